@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kv_admin - the admin socket: how kvctl asks kvd
+ *
+ * Model:      SOCK_SEQPACKET at PATH.admin (mode 0600 unless a group is configured). One request
+ *             packet, then answer packets: a kv_admin_head followed by nr records of one type;
+ *             flags KV_ADMIN_MORE on all but the last.
+ * Invariants: fixed-size records, record_bytes says their size so that fields can be added at the
+ *             end; reserved is zero. No strings but the NUL-padded names.
+ * Context:    any number of requests on one connection, answered in order.
+ * Errors:     head.result -errno and one kv_admin_text record.
+ * See:        docs/man/kvctl.1, kvd/srv/admin.c, tools/kvctl.
+ */
+#ifndef KV_ADMIN_H
+#define KV_ADMIN_H
+
+#include <stdint.h>
+#include "kv_abi.h"
+
+#define KV_ADMIN_MAGIC	0x4144564bu	/* "KVDA" */
+#define KV_ADMIN_PACKET	65536u
+
+enum kv_admin_cmd {
+	KV_ADMIN_STATUS = 1,	/* one kv_admin_status */
+	KV_ADMIN_MEMINFO,	/* one kv_admin_meminfo a device */
+	KV_ADMIN_ENGINES,	/* kv_admin_engine */
+	KV_ADMIN_CACHES,	/* kv_admin_cache */
+	KV_ADMIN_VMSTAT,	/* kv_admin_counter */
+	KV_ADMIN_CHECK,		/* runs mm_check; one kv_admin_status */
+};
+
+#define KV_ADMIN_MORE	1u
+
+struct kv_admin_request {
+	uint32_t magic, version, cmd, reserved;
+};
+
+struct kv_admin_head {
+	uint32_t magic, version, cmd;
+	int32_t result;
+	uint32_t nr, record_bytes, flags, reserved;
+};
+
+struct kv_admin_text {
+	char text[KV_TEXT_BYTES];
+};
+
+struct kv_admin_status {
+	char release[KV_NAME_BYTES];
+	uint32_t pid, nr_devices, nr_engines, nr_sessions, nr_caches, reserved;
+	uint64_t uptime_ns, requests, loop_wakeups, checks;
+	char socket[112];
+};
+
+struct kv_admin_meminfo {
+	char name[KV_NAME_BYTES];	/* "host", "cuda:0" */
+	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
+	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
+	uint32_t nr_extents, reserved;
+};
+
+struct kv_admin_engine {
+	char name[KV_NAME_BYTES];
+	uint32_t engine, tenant_uid, pid, nr_members, fenced;
+	uint32_t nr_extents, nr_leases, nr_parks;
+	uint64_t age_ns;
+	uint64_t held_pages, held_bytes, quarantined_pages, extent_bytes, reserved_bytes;
+	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
+};
+
+struct kv_admin_cache {
+	uint8_t model_key[KV_KEY_BYTES];
+	uint32_t cache, tenant_uid, nr_engines, page_tokens;
+	uint32_t nr_groups, nr_shards, nr_extents, shared;
+	uint64_t held_pages, cached_pages, leased_pages, free_pages, nodes, cached_tokens;
+	uint64_t page_bytes, lookup_tokens, hit_tokens;
+};
+
+struct kv_admin_counter {
+	char name[KV_NAME_BYTES];
+	char help[64];
+	uint64_t value;
+};
+
+#endif
