@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+/* flash_avx2 - the host kernel for CPUs with AVX2, FMA and F16C; all arithmetic in fp32 */
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+
+#define VEC_BYTES 32
+#include "vec.inc"
+
+#include "kernels.h"
+
+#define FLASH_MR 2 /* 2 x 4 sums and 4 rows leave 4 of the 16 registers */
+
+VEC_INLINE vec vec_fma(vec a, vec b, vec c)
+{
+	return _mm256_fmadd_ps(a, b, c);
+}
+
+VEC_INLINE vec vec_max(vec a, vec b)
+{
+	return _mm256_max_ps(a, b);
+}
+
+VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
+{
+	__m128i h;
+
+	(void)n; /* rows are multiples of 8 */
+	if (dtype == KERN_F32)
+		return _mm256_loadu_ps((const float *)(const void *)p);
+	h = _mm_loadu_si128((const __m128i *)(const void *)p);
+	if (dtype == KERN_F16)
+		return _mm256_cvtph_ps(h);
+	return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
+}
+
+VEC_INLINE void vec_sum4(const vec *v, float *out)
+{
+	__m256 ab = _mm256_hadd_ps(v[0], v[1]);
+	__m256 cd = _mm256_hadd_ps(v[2], v[3]);
+	__m256 abcd = _mm256_hadd_ps(ab, cd);
+
+	_mm_storeu_ps(out,
+		      _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)));
+}
+
+#include "flash.inc"
+#include "flash_f32.inc"
+
+static bool usable(void)
+{
+	unsigned int a, b, c, d;
+
+	/* __builtin_cpu_supports() also asks whether the system saves the registers; clang's does
+	 * not know f16c */
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+	       __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+
+static bool fast(const struct kern_attn *at)
+{
+	(void)at;
+	return true;
+}
+
+const struct kern_ops kern_ops_avx2 = {
+	.usable = usable,
+	.preferred = usable,
+	.fast = fast,
+	.scratch = flash_scratch,
+	.run = flash_f32_run,
+};
+#endif

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+/* flash_generic - the host kernel for any CPU: 16-byte vectors of the compiler, no intrinsics */
+#define VEC_BYTES 16
+#include "vec.inc"
+
+#include "kernels.h"
+
+#define FLASH_MR 2
+
+typedef uint16_t vec_u16 __attribute__((vector_size(8)));
+
+VEC_INLINE vec vec_fma(vec a, vec b, vec c)
+{
+	return a * b + c;
+}
+
+VEC_INLINE vec vec_max(vec a, vec b)
+{
+	return vec_select((veci)(a > b), a, b);
+}
+
+VEC_INLINE vec vec_from_f16(vecu h)
+{
+	vecu mag = (h & 0x7fff) << 13;
+	/* the multiplication moves the exponent's bias and normalises subnormals */
+	vecu bits = (vecu)((vec)mag * vec_set(0x1p112f));
+
+	bits |= (vecu)(mag >= 0x7c00u << 13) & 0x7f800000;
+	return (vec)(bits | (h & 0x8000) << 16);
+}
+
+VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
+{
+	vec_u16 h;
+	vecu wide;
+
+	(void)n;
+	if (dtype == KERN_F32)
+		return vec_load((const float *)(const void *)p);
+	memcpy(&h, p, sizeof(h));
+	wide = __builtin_convertvector(h, vecu);
+	return dtype == KERN_BF16 ? (vec)(wide << 16) : vec_from_f16(wide);
+}
+
+VEC_INLINE void vec_sum4(const vec *v, float *out)
+{
+	int i;
+
+	VEC_UNROLL
+	for (i = 0; i < 4; i++)
+		out[i] = vec_sum(v[i]);
+}
+
+#include "flash.inc"
+#include "flash_f32.inc"
+
+static bool usable(void)
+{
+	return true;
+}
+
+static bool fast(const struct kern_attn *at)
+{
+	(void)at;
+	return false;
+}
+
+const struct kern_ops kern_ops_generic = {
+	.usable = usable,
+	.preferred = usable,
+	.fast = fast,
+	.scratch = flash_scratch,
+	.run = flash_f32_run,
+};

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+/* kern_attn - checks a call and picks the implementation; contract in kernels.h */
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kern_impl.h"
+
+static const struct {
+	const char *name;
+	const struct kern_ops *ops;
+} impls[KERN_NR_IMPL] = {
+	[KERN_AUTO] = {"auto", NULL},
+	[KERN_REF] = {"ref", &kern_ops_ref},
+	[KERN_GENERIC] = {"generic", &kern_ops_generic},
+#ifdef __x86_64__
+	[KERN_AVX2] = {"avx2", &kern_ops_avx2},
+	[KERN_AVX512] = {"avx512", &kern_ops_avx512},
+	[KERN_AVX512_BF16] = {"avx512bf16", &kern_ops_avx512_bf16},
+#else
+	[KERN_AVX2] = {"avx2", NULL},
+	[KERN_AVX512] = {"avx512", NULL},
+	[KERN_AVX512_BF16] = {"avx512bf16", NULL},
+#endif
+};
+
+static bool dim_valid(uint32_t dim)
+{
+	return dim >= 8 && dim <= KERN_MAX_DIM && dim % 8 == 0;
+}
+
+int kern_view_check(const struct kern_view *v)
+{
+	uint64_t size = kern_dtype_size(v->dtype);
+
+	if (!size || !v->page_tokens || !dim_valid(v->head_dim) || !dim_valid(v->head_dim_v))
+		return -EINVAL;
+	if (v->layer_off % size || v->k_row % size)
+		return -EINVAL;
+	if (v->kind == KERN_MLA) {
+		if (v->kv_heads != 1 || v->head_stride || v->v_off || v->v_row)
+			return -EINVAL;
+		if (!dim_valid(v->head_dim + v->head_dim_v))
+			return -EINVAL;
+		return v->k_row < size * (v->head_dim + v->head_dim_v) ? -EINVAL : 0;
+	}
+	if (v->kind != KERN_GQA || !v->kv_heads || v->kv_heads > KERN_MAX_HEADS)
+		return -EINVAL;
+	if (v->head_stride % size || v->v_off % size || v->v_row % size)
+		return -EINVAL;
+	return v->k_row < size * v->head_dim || v->v_row < size * v->head_dim_v ? -EINVAL : 0;
+}
+
+/* Two output rows on the same bytes would make the result depend on the order of work. */
+static bool out_strides_valid(const struct kern_attn *a)
+{
+	uint32_t width = kern_out_width(&a->view);
+
+	return (a->batch <= 1 || a->out_stride_seq >= width) &&
+	       (a->q_len <= 1 || a->out_stride_tok >= width) &&
+	       (a->heads <= 1 || a->out_stride_head >= width);
+}
+
+int kern_attn_check(const struct kern_attn *a)
+{
+	int err = kern_view_check(&a->view);
+
+	if (err)
+		return err;
+	if (!a->heads || a->heads > KERN_MAX_HEADS || a->heads % a->view.kv_heads)
+		return -EINVAL;
+	if (!a->q_len || a->q_len > KERN_MAX_Q || !kern_dtype_size(a->q_dtype))
+		return -EINVAL;
+	if (a->batch && (!a->pte || !a->kv_len || !a->q || !a->out))
+		return -EINVAL;
+	if (!isfinite(a->scale) || !isfinite(a->softcap) || a->softcap < 0)
+		return -EINVAL;
+	return out_strides_valid(a) ? 0 : -EINVAL;
+}
+
+const char *kern_impl_name(enum kern_impl impl)
+{
+	return (unsigned int)impl < KERN_NR_IMPL ? impls[impl].name : "unknown";
+}
+
+bool kern_impl_usable(enum kern_impl impl)
+{
+	if (impl == KERN_AUTO)
+		return true;
+	return (unsigned int)impl < KERN_NR_IMPL && impls[impl].ops && impls[impl].ops->usable();
+}
+
+/* A forced implementation that is unknown or does not run here must fail the call, not be
+ * replaced in silence: whoever sets KV_CPU wants to know what was measured. */
+static enum kern_impl probe(void)
+{
+	const char *forced = getenv("KV_CPU");
+	int i;
+
+	if (forced && *forced) {
+		for (i = KERN_REF; i < KERN_NR_IMPL; i++)
+			if (!strcmp(forced, impls[i].name))
+				return i;
+		return KERN_NR_IMPL;
+	}
+	for (i = KERN_NR_IMPL - 1; i > KERN_GENERIC; i--)
+		if (impls[i].ops && impls[i].ops->preferred())
+			break;
+	return i;
+}
+
+static enum kern_impl resolve(enum kern_impl impl)
+{
+	static _Atomic int best; /* 0: not probed; racing probes store the same value */
+	int cached;
+
+	if (impl != KERN_AUTO)
+		return impl;
+	cached = atomic_load_explicit(&best, memory_order_relaxed);
+	if (!cached) {
+		cached = probe();
+		atomic_store_explicit(&best, cached, memory_order_relaxed);
+	}
+	return cached;
+}
+
+enum kern_impl kern_attn_query(const struct kern_attn *a, bool *fast)
+{
+	enum kern_impl impl = resolve(KERN_AUTO);
+	bool usable = kern_impl_usable(impl);
+
+	if (fast)
+		*fast = usable && impls[impl].ops->fast(a);
+	return usable ? impl : KERN_AUTO;
+}
+
+size_t kern_attn_scratch(const struct kern_attn *a, enum kern_impl impl)
+{
+	impl = resolve(impl);
+	if (kern_attn_check(a) || !kern_impl_usable(impl))
+		return 0;
+	return impls[impl].ops->scratch(a);
+}
+
+int kern_attn(const struct kern_attn *a, enum kern_impl impl, void *scratch)
+{
+	int err = kern_attn_check(a);
+
+	if (err)
+		return err;
+	impl = resolve(impl);
+	if (!kern_impl_usable(impl))
+		return -EOPNOTSUPP;
+	if (impls[impl].ops->scratch(a) && (!scratch || (uintptr_t)scratch % 64))
+		return -EINVAL;
+	impls[impl].ops->run(a, scratch);
+	return 0;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels - decode attention on paged KV: one parameter block, several implementations
+ *
+ * Model:      A sequence's KV lives in pages; its PTE array holds each page's address in this
+ *             process. A kern_view says where one layer's rows stand inside any page of a group:
+ *               GQA  page + layer_off + head * head_stride      -> K rows [token][head_dim]
+ *                                        ... + v_off            -> V rows [token][head_dim_v]
+ *               MLA  page + layer_off                           -> rows  [token][rank + rope]
+ *             token t stands in page t / page_tokens, row t % page_tokens.
+ * Invariants: every implementation gives the same out and LSE within the tolerances of
+ *             docs/testing.md; a query never uses a row it does not see, whatever its bytes (NaN
+ *             included); the PTE of a page no query sees is never read. What a sequence gives
+ *             does not depend on the rest of the batch, to the bit.
+ *             KERN_REF is float64 on the dequantised cache and is the definition.
+ * Ownership:  all memory belongs to the caller; kernels allocate nothing and keep nothing.
+ * Context:    any thread; pure functions of their arguments; no global state but the CPU probe.
+ * Units:      offsets and row strides in bytes; q/out strides in elements of their dtype;
+ *             lengths in tokens; scale and LSE natural (fp32; empty row: out 0, lse -inf).
+ * Errors:     -EINVAL for a parameter outside the stated range, -EOPNOTSUPP for an implementation
+ *             this CPU lacks; nothing is written on error.
+ * See:        docs/architecture.md; facts: softmax(scale * q.k) v, Shazeer 2019 (MQA), Ainslie
+ *             2023 (GQA), DeepSeek-V2 2024 (MLA, absorbed form). Uses nothing of ours.
+ */
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum kern_kind { KERN_GQA = 1, KERN_MLA = 2 };
+
+enum kern_dtype {
+	KERN_F32 = 1,
+	KERN_F16 = 2,
+	KERN_BF16 = 3,
+};
+
+enum kern_impl {
+	KERN_AUTO = 0,	  /* the best this CPU runs; KV_CPU= in the environment forces one */
+	KERN_REF,	  /* float64 reference */
+	KERN_GENERIC,	  /* portable C */
+	KERN_AVX2,	  /* AVX2 + FMA + F16C */
+	KERN_AVX512,	  /* AVX-512 F/BW/VL/DQ, fp32 arithmetic */
+	KERN_AVX512_BF16, /* and AVX512-BF16 products where cache and q are bf16 */
+	KERN_NR_IMPL,
+};
+
+#define KERN_MAX_DIM   576u /* head_dim, head_dim_v, rank + rope: multiples of 8 up to this */
+#define KERN_MAX_HEADS 1024u
+#define KERN_MAX_Q     512u
+
+/* Where one layer of one group stands inside a page. Filled by libkv/layout.c only. */
+struct kern_view {
+	uint32_t kind;	      /* enum kern_kind */
+	uint32_t dtype;	      /* enum kern_dtype of the cached rows */
+	uint32_t page_tokens; /* rows a page holds, any value >= 1 */
+	uint32_t kv_heads;    /* GQA; 1 for MLA */
+	uint32_t head_dim;    /* GQA: K width. MLA: rank (the value part of a row) */
+	uint32_t head_dim_v;  /* GQA: V width. MLA: rope (the key-only part of a row) */
+	uint64_t layer_off;   /* from the page base to this layer */
+	uint64_t head_stride; /* between KV heads; 0 for MLA */
+	uint64_t v_off;	      /* from a head's K rows to its V rows; 0 for MLA */
+	uint64_t k_row;	      /* between K rows (MLA: between rows) */
+	uint64_t v_row;	      /* between V rows; 0 for MLA */
+};
+
+/* One attention call: batch sequences, one layer, q_len queries each. The last query stands at
+ * position kv_len - 1, the i-th q_len - 1 - i before it; each sees the tokens up to its own
+ * position (causal), from kv_start on, before kv_end, within the window.
+ *   s = cap(scale * q.k) + slope * (t - position of the query)
+ * A split gives each call its tokens by kv_start and kv_end, while positions stay those of kv_len;
+ * kern_merge() joins the parts. A sink is part of the LSE, so exactly one part may have it; a row
+ * without tokens has the sink as its LSE. Strides of q and out are free (any order, gaps) as long
+ * as rows of out do not overlap. */
+struct kern_attn {
+	struct kern_view view;
+	uint32_t batch;		    /* 0 is allowed and does nothing */
+	uint32_t heads;		    /* query heads, a multiple of kv_heads */
+	uint32_t q_len;		    /* 1 to KERN_MAX_Q; may exceed kv_len (empty rows) */
+	uint32_t q_dtype;	    /* of q and out: KERN_F32, KERN_F16 or KERN_BF16 */
+	const uint64_t *const *pte; /* [batch] -> page addresses, indexed by t / page_tokens */
+	const uint32_t *kv_len;	    /* [batch] */
+	const uint32_t *kv_start;   /* [batch], or NULL for 0: tokens before it are gone */
+	const uint32_t *kv_end; /* [batch], or NULL for kv_len: tokens from it on are left out */
+	const void *q;		/* [batch][q_len][heads][head_dim | rank + rope] */
+	uint64_t q_stride_seq, q_stride_tok, q_stride_head;
+	void *out; /* [batch][q_len][heads][head_dim_v | rank] */
+	uint64_t out_stride_seq, out_stride_tok, out_stride_head;
+	float *lse;	    /* [batch][q_len][heads] dense, or NULL */
+	float scale;	    /* multiplies q.k before soft-cap and mask */
+	float softcap;	    /* 0: none, else cap * tanh(s / cap) */
+	uint32_t window;    /* 0: none, else a query sees at most this many tokens */
+	const float *sinks; /* [heads] or NULL: a logit that takes mass and adds no value */
+	const float *alibi; /* [heads] slopes, or NULL */
+};
+
+/* 0, or -EINVAL for ranges, strides or alignments no implementation takes; kern_attn() and
+ * kern_attn_scratch() call it. Page addresses are not looked at: 64-byte aligned, please. */
+int kern_attn_check(const struct kern_attn *);
+
+/* Bytes of scratch kern_attn() needs for this call and implementation; 0 is possible, and the
+ * answer to a call that would fail. Depends on the view, heads and q_len only. */
+size_t kern_attn_scratch(const struct kern_attn *, enum kern_impl);
+
+/* Runs one call on the calling thread. scratch is 64-byte aligned, kern_attn_scratch() bytes. */
+int kern_attn(const struct kern_attn *, enum kern_impl, void *scratch);
+
+/* The implementation KERN_AUTO stands for, and whether it has a fast instance for this call or
+ * takes its generic kernel. KERN_AUTO itself if KV_CPU (one of the names below, read once) forces
+ * one that is unknown or not usable: such calls fail with -EOPNOTSUPP rather than run another. */
+enum kern_impl kern_attn_query(const struct kern_attn *, bool *fast);
+const char *kern_impl_name(enum kern_impl);
+bool kern_impl_usable(enum kern_impl); /* by this CPU */
+
+/* Merge partial results of the same query rows over disjoint token sets:
+ *   lse = log(sum exp(lse_i)), out = sum out_i * exp(lse_i - lse).
+ * parts[i] is [rows][dim] fp32, lses[i] [rows]. A part whose lse is -inf is empty, its row is not
+ * read; all empty gives 0 and -inf. out and lse may be parts[0] and lses[0]. */
+void kern_merge(float *out, float *lse, const float *const *parts, const float *const *lses,
+		uint32_t nr_parts, uint32_t rows, uint32_t dim);
+
+/* Write n rows of fp32 into the pages of one sequence from token pos on, converting to the dtype of
+ * the cache (round to nearest even; NaN stays NaN). GQA: k [n][kv_heads][head_dim], v
+ * [n][kv_heads][head_dim_v]. MLA: k [n][rank] (already normed), v [n][rope] (already roped). Dense
+ * rows. -EINVAL for a bad view or tokens beyond 2^32. */
+int kern_store(const struct kern_view *, const uint64_t *pte, uint32_t pos, uint32_t n,
+	       const float *k, const float *v);
+
+/* The inverse, for tests and dumps. */
+int kern_load(const struct kern_view *, const uint64_t *pte, uint32_t pos, uint32_t n, float *k,
+	      float *v);
+
+/* Copy the first tokens of a page, all layers: view describes layer 0, layer_stride the others. */
+void kern_copy_rows(void *dst_page, const void *src_page, const struct kern_view *, uint32_t layers,
+		    uint64_t layer_stride, uint32_t tokens);
+
+/* Element size of a dtype, 0 if unknown. */
+static inline uint32_t kern_dtype_size(uint32_t dtype)
+{
+	return dtype == KERN_F32 ? 4 : dtype == KERN_F16 || dtype == KERN_BF16 ? 2 : 0;
+}
+
+#endif

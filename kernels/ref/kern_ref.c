@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+/* kern_ref - the definition: two passes in float64 over the dequantised cache
+ *
+ * Written to be read against the formula in kernels.h, not to be quick: the scores are computed
+ * twice so that no scratch and no rescaling is needed. */
+#include <math.h>
+
+#include "kern_impl.h"
+#include "kern_num.h"
+
+/* One query row: what it attends with and what it sees. */
+struct ref_row {
+	const struct kern_attn *at;
+	uint32_t seq, head;
+	struct kern_span span;
+	double q[KERN_MAX_DIM];
+};
+
+static double score(const struct ref_row *r, uint32_t t)
+{
+	const struct kern_attn *at = r->at;
+	const struct kern_view *view = &at->view;
+	const char *k = kern_k_row(view, at->pte[r->seq][t / view->page_tokens],
+				   r->head / (at->heads / view->kv_heads), t % view->page_tokens);
+	double s = 0;
+	uint32_t c;
+
+	for (c = 0; c < kern_q_width(view); c++)
+		s += r->q[c] * kern_num_get(view->dtype, k, c);
+	s *= at->scale;
+	if (at->softcap > 0)
+		s = at->softcap * tanh(s / at->softcap);
+	if (at->alibi)
+		s += at->alibi[r->head] * (double)((int64_t)t - r->span.pos);
+	return s;
+}
+
+/* Adds a token's value with weight p. */
+static void add_value(const struct ref_row *r, uint32_t t, double p, double *acc)
+{
+	const struct kern_view *view = &r->at->view;
+	const char *v =
+		kern_v_row(view, r->at->pte[r->seq][t / view->page_tokens],
+			   r->head / (r->at->heads / view->kv_heads), t % view->page_tokens);
+	uint32_t c;
+
+	for (c = 0; c < kern_out_width(view); c++)
+		acc[c] += p * kern_num_get(view->dtype, v, c);
+}
+
+/* Returns the row's LSE; acc holds the normalised output. */
+static double ref_row(const struct ref_row *r, double *acc)
+{
+	double sink = r->at->sinks ? r->at->sinks[r->head] : -INFINITY;
+	double max = sink, sum = 0;
+	uint32_t t, c;
+
+	for (c = 0; c < KERN_MAX_DIM; c++)
+		acc[c] = 0;
+	for (t = r->span.lo; t < r->span.hi; t++)
+		max = fmax(max, score(r, t));
+	if (max == -INFINITY)
+		return -INFINITY;
+	sum = exp(sink - max);
+	for (t = r->span.lo; t < r->span.hi; t++) {
+		double p = exp(score(r, t) - max);
+
+		sum += p;
+		add_value(r, t, p, acc);
+	}
+	for (c = 0; c < KERN_MAX_DIM; c++)
+		acc[c] /= sum;
+	return max + log(sum);
+}
+
+static void ref_query(const struct kern_attn *at, uint32_t seq, uint32_t query)
+{
+	struct ref_row r = {.at = at, .seq = seq, .span = kern_span(at, seq, query)};
+	double acc[KERN_MAX_DIM], lse;
+	uint64_t from, to;
+	uint32_t c;
+
+	for (r.head = 0; r.head < at->heads; r.head++) {
+		from = kern_q_at(at, seq, query, r.head);
+		for (c = 0; c < kern_q_width(&at->view); c++)
+			r.q[c] = kern_num_get(at->q_dtype, at->q, from + c);
+		lse = ref_row(&r, acc);
+		to = kern_out_at(at, seq, query, r.head);
+		for (c = 0; c < kern_out_width(&at->view); c++)
+			kern_num_put(at->q_dtype, at->out, to + c, (float)acc[c]);
+		if (at->lse)
+			at->lse[kern_lse_at(at, seq, query, r.head)] = (float)lse;
+	}
+}
+
+static void ref_run(const struct kern_attn *at, void *scratch)
+{
+	uint32_t seq, query;
+
+	(void)scratch;
+	for (seq = 0; seq < at->batch; seq++)
+		for (query = 0; query < at->q_len; query++)
+			ref_query(at, seq, query);
+}
+
+static bool ref_usable(void)
+{
+	return true;
+}
+
+static bool ref_preferred(void)
+{
+	return false;
+}
+
+static bool ref_fast(const struct kern_attn *at)
+{
+	(void)at;
+	return false;
+}
+
+static size_t ref_scratch(const struct kern_attn *at)
+{
+	(void)at;
+	return 0;
+}
+
+const struct kern_ops kern_ops_ref = {
+	.usable = ref_usable,
+	.preferred = ref_preferred,
+	.fast = ref_fast,
+	.scratch = ref_scratch,
+	.run = ref_run,
+};

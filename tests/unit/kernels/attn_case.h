@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attn_case - builds one attention call from a few numbers, runs it and holds it to the reference
+ *
+ * Model:      struct attn_case is filled by designated initialisers (0 means the plain choice) or
+ *             by attn_random(). attn_build() makes shuffled pages, each its own allocation, writes
+ *             NaN everywhere and then only the rows some query sees; table entries of pages
+ *             without such a row are wild addresses. attn_expect() runs an implementation on
+ *             poisoned outputs and compares with float64.
+ * Ownership:  attn_build() allocates, attn_free() frees.
+ */
+#ifndef ATTN_CASE_H
+#define ATTN_CASE_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kern_num.h"
+#include "kernels.h"
+
+#define ATTN_MAX_BATCH 8
+#define ATTN_POISON    0x5a
+#define ATTN_WILD      0xdeadbeefdead0000ull
+
+struct attn_case {
+	uint32_t kind, dtype, q_dtype, page_tokens, kv_heads, group, dk, dv;
+	uint32_t batch, q_len, len[ATTN_MAX_BATCH], start[ATTN_MAX_BATCH], end[ATTN_MAX_BATCH];
+	uint32_t window;
+	float softcap, spread; /* spread: standard deviation of the logits */
+	bool starts, ends, sinks, alibi, strided, token_major, repeat, no_lse;
+	uint64_t seed;
+
+	/* built */
+	struct kern_attn at;
+	uint64_t *pte[ATTN_MAX_BATCH];
+	void **pages;
+	uint32_t nr_pages, out_rows;
+	size_t page_bytes, q_elems, out_elems;
+	float *sink, *slope, *ref_out, *ref_lse;
+	void *q, *out;
+	float *lse;
+};
+
+static inline uint64_t attn_next(uint64_t *s)
+{
+	uint64_t z = *s += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return z ^ z >> 31;
+}
+
+static inline uint32_t attn_below(uint64_t *s, uint32_t n)
+{
+	return (uint32_t)(attn_next(s) >> 32) % n;
+}
+
+/* About randn / 10, clamped to 1. */
+static inline float attn_value(uint64_t *s)
+{
+	uint64_t r = attn_next(s);
+	int sum = (int)(r & 0xffff) + (int)(r >> 16 & 0xffff) + (int)(r >> 32 & 0xffff) +
+		  (int)(r >> 48);
+	float x = ((float)sum / 65536 - 2) * 1.7320508f / 10;
+
+	return x > 1 ? 1 : x < -1 ? -1 : x;
+}
+
+static inline void *attn_alloc(size_t bytes)
+{
+	void *p = NULL;
+
+	assert_int_equal(posix_memalign(&p, 64, bytes ? bytes : 1), 0);
+	return p;
+}
+
+/* ---- building ---- */
+
+static inline void attn_defaults(struct attn_case *c)
+{
+	c->kind = c->kind ? c->kind : KERN_GQA;
+	c->dtype = c->dtype ? c->dtype : KERN_BF16;
+	c->q_dtype = c->q_dtype ? c->q_dtype : KERN_F32;
+	c->page_tokens = c->page_tokens ? c->page_tokens : 64;
+	c->kv_heads = c->kv_heads ? c->kv_heads : 1;
+	c->group = c->group ? c->group : 1;
+	c->dk = c->dk ? c->dk : 64;
+	c->dv = c->dv ? c->dv : c->dk;
+	c->batch = c->batch ? c->batch : 1;
+	c->q_len = c->q_len ? c->q_len : 1;
+	c->spread = c->spread > 0 ? c->spread : 1;
+}
+
+/* Puts the layer in the middle of the page, so that a wrong offset leaves the allocation. */
+static inline void attn_build_view(struct attn_case *c)
+{
+	uint64_t size = kern_dtype_size(c->dtype), row = size * (c->dk + c->dv);
+	struct kern_view *v = &c->at.view;
+
+	*v = (struct kern_view){
+		.kind = c->kind,
+		.dtype = c->dtype,
+		.page_tokens = c->page_tokens,
+		.kv_heads = c->kv_heads,
+		.head_dim = c->dk,
+		.head_dim_v = c->dv,
+		.layer_off = 64,
+	};
+	c->page_bytes = 64 + row * c->page_tokens * c->kv_heads;
+	if (c->kind == KERN_MLA) {
+		v->k_row = row;
+	} else if (c->token_major) {
+		v->head_stride = row;
+		v->v_off = size * c->dk;
+		v->k_row = v->v_row = row * c->kv_heads;
+	} else {
+		v->head_stride = row * c->page_tokens;
+		v->v_off = size * c->dk * c->page_tokens;
+		v->k_row = size * c->dk;
+		v->v_row = size * c->dv;
+	}
+}
+
+static inline uint32_t attn_nr_pages(const struct attn_case *c, uint32_t seq)
+{
+	return (c->len[seq] + c->page_tokens - 1) / c->page_tokens;
+}
+
+static inline void attn_build_pages(struct attn_case *c)
+{
+	uint32_t seq, i, used = 0;
+
+	for (seq = 0; seq < c->batch; seq++)
+		c->nr_pages += attn_nr_pages(c, seq);
+	c->pages = calloc(c->nr_pages + 1, sizeof(*c->pages));
+	for (i = 0; i < c->nr_pages; i++) {
+		c->pages[i] = attn_alloc(c->page_bytes);
+		memset(c->pages[i], 0xff, c->page_bytes); /* NaN in every dtype */
+	}
+	for (i = c->nr_pages; i > 1; i--) {
+		uint32_t j = attn_below(&c->seed, i);
+		void *p = c->pages[j];
+
+		c->pages[j] = c->pages[i - 1];
+		c->pages[i - 1] = p;
+	}
+	for (seq = 0; seq < c->batch; seq++) {
+		uint32_t n = attn_nr_pages(c, seq);
+
+		c->pte[seq] = calloc(n + 2, sizeof(uint64_t));
+		for (i = 0; i < n; i++)
+			c->pte[seq][i] = (uintptr_t)c->pages[used++];
+		c->pte[seq][n] = ATTN_WILD;
+		c->pte[seq][n + 1] = UINT64_MAX;
+	}
+}
+
+/* The first and one past the last token any query of the sequence sees, from the definition. */
+static inline void attn_seen(const struct attn_case *c, uint32_t seq, uint32_t *lo, uint32_t *hi)
+{
+	uint32_t len = c->len[seq];
+	int64_t first = (int64_t)len - c->q_len; /* position of query 0 */
+
+	*lo = c->starts ? c->start[seq] : 0;
+	if (first < 0)
+		first = 0;
+	if (c->window && first + 1 - (int64_t)c->window > *lo)
+		*lo = (uint32_t)(first + 1 - c->window);
+	*hi = c->ends && c->end[seq] < len ? c->end[seq] : len;
+}
+
+static inline void attn_fill(struct attn_case *c, uint32_t seq)
+{
+	size_t n = c->kv_heads, i;
+	float *k = malloc(n * c->dk * 4), *v = malloc(n * c->dv * 4);
+	uint32_t lo, hi, t, page;
+
+	attn_seen(c, seq, &lo, &hi);
+	for (t = lo; t < hi; t++) {
+		for (i = 0; i < n * c->dk; i++)
+			k[i] = attn_value(&c->seed);
+		for (i = 0; i < n * c->dv; i++)
+			v[i] = attn_value(&c->seed);
+		assert_int_equal(kern_store(&c->at.view, c->pte[seq], t, 1, k, v), 0);
+	}
+	free(k);
+	free(v);
+	for (page = 0; page < attn_nr_pages(c, seq); page++)
+		if (lo >= hi || (page + 1) * c->page_tokens <= lo || page * c->page_tokens >= hi)
+			c->pte[seq][page] = page & 1 ? ATTN_WILD : UINT64_MAX;
+	/* a page may stand in a table twice: full pages only, so that all its rows are there */
+	if (c->repeat && hi - lo >= 4 * c->page_tokens && lo < hi) {
+		page = (lo + c->page_tokens - 1) / c->page_tokens;
+		c->pte[seq][page + 1] = c->pte[seq][page];
+	}
+}
+
+static inline void attn_build_q(struct attn_case *c)
+{
+	struct kern_attn *at = &c->at;
+	uint32_t width = c->kind == KERN_MLA ? c->dk + c->dv : c->dk;
+	uint32_t out = c->kind == KERN_MLA ? c->dk : c->dv;
+	uint32_t gap = c->strided ? 8 : 0;
+	uint64_t seq, tok, head, i, to;
+
+	at->q_stride_head = width + gap;
+	at->q_stride_tok = at->heads * at->q_stride_head + 3 * gap;
+	at->q_stride_seq = at->q_len * at->q_stride_tok + 5 * gap;
+	at->out_stride_tok = out + gap; /* the other order, for once */
+	at->out_stride_head = at->q_len * at->out_stride_tok + 2 * gap;
+	at->out_stride_seq = at->heads * at->out_stride_head + 7 * gap;
+	c->q_elems = at->q_stride_seq * c->batch;
+	c->out_elems = at->out_stride_seq * c->batch;
+	c->q = attn_alloc(c->q_elems * 4);
+	c->out = attn_alloc(c->out_elems * 4);
+	memset(c->q, 0xff, c->q_elems * 4);
+	for (seq = 0; seq < c->batch; seq++)
+		for (tok = 0; tok < c->q_len; tok++)
+			for (head = 0; head < at->heads; head++)
+				for (i = 0; i < width; i++) {
+					to = seq * at->q_stride_seq + tok * at->q_stride_tok +
+					     head * at->q_stride_head + i;
+					kern_num_put(c->q_dtype, c->q, to, attn_value(&c->seed));
+				}
+	at->q = c->q;
+	at->out = c->out;
+	c->out_rows = c->batch * c->q_len * at->heads;
+	c->lse = attn_alloc(c->out_rows * 4);
+	at->lse = c->no_lse ? NULL : c->lse;
+	at->scale = c->spread / (0.01f * sqrtf((float)width));
+}
+
+static inline void attn_build_heads(struct attn_case *c)
+{
+	uint32_t i, n = c->kv_heads * c->group;
+
+	c->sink = malloc(n * 4);
+	c->slope = malloc(n * 4);
+	for (i = 0; i < n; i++) {
+		c->sink[i] = attn_value(&c->seed) * 20;
+		c->slope[i] = exp2f(-8.0f * (float)(i + 1) / (float)n);
+	}
+	c->at.sinks = c->sinks ? c->sink : NULL;
+	c->at.alibi = c->alibi ? c->slope : NULL;
+}
+
+static inline void attn_reference(struct attn_case *c);
+
+static inline void attn_build(struct attn_case *c)
+{
+	uint32_t seq;
+
+	attn_defaults(c);
+	c->at = (struct kern_attn){
+		.batch = c->batch,
+		.heads = c->kv_heads * c->group,
+		.q_len = c->q_len,
+		.q_dtype = c->q_dtype,
+		.pte = (const uint64_t *const *)c->pte,
+		.kv_len = c->len,
+		.kv_start = c->starts ? c->start : NULL,
+		.kv_end = c->ends ? c->end : NULL,
+		.softcap = c->softcap,
+		.window = c->window,
+	};
+	attn_build_view(c);
+	attn_build_pages(c);
+	for (seq = 0; seq < c->batch; seq++)
+		attn_fill(c, seq);
+	attn_build_q(c);
+	attn_build_heads(c);
+	attn_reference(c);
+}
+
+static inline void attn_free(struct attn_case *c)
+{
+	uint32_t i;
+
+	for (i = 0; i < c->nr_pages; i++)
+		free(c->pages[i]);
+	for (i = 0; i < c->batch; i++)
+		free(c->pte[i]);
+	free(c->pages);
+	free(c->q);
+	free(c->out);
+	free(c->lse);
+	free(c->sink);
+	free(c->slope);
+	free(c->ref_out);
+	free(c->ref_lse);
+}
+
+/* ---- running and comparing ---- */
+
+static inline int attn_run(const struct kern_attn *at, enum kern_impl impl)
+{
+	size_t bytes = kern_attn_scratch(at, impl);
+	void *scratch = attn_alloc(bytes);
+	int err;
+
+	memset(scratch, 0xff, bytes);
+	err = kern_attn(at, impl, scratch);
+	free(scratch);
+	return err;
+}
+
+/* The reference sees the same q, widened, and is not rounded on its way out. */
+static inline void attn_reference(struct attn_case *c)
+{
+	struct kern_attn at = c->at;
+	float *q = malloc(c->q_elems * 4 + 1);
+	size_t i;
+
+	for (i = 0; i < c->q_elems; i++)
+		q[i] = kern_num_get(c->q_dtype, c->q, i);
+	c->ref_out = malloc(c->out_elems * 4 + 1);
+	c->ref_lse = malloc(c->out_rows * 4 + 1);
+	at.q = q;
+	at.q_dtype = KERN_F32;
+	at.out = c->ref_out;
+	at.lse = c->ref_lse;
+	assert_int_equal(attn_run(&at, KERN_REF), 0);
+	free(q);
+}
+
+static inline void attn_describe(const struct attn_case *c, enum kern_impl impl)
+{
+	uint32_t i;
+
+	print_error("%s %s dtype %u q %u page %u heads %ux%u dims %u %u q_len %u window %u cap %g"
+		    " spread %g flags%s%s%s%s%s%s%s lens",
+		    kern_impl_name(impl), c->kind == KERN_MLA ? "mla" : "gqa", c->dtype, c->q_dtype,
+		    c->page_tokens, c->kv_heads, c->group, c->dk, c->dv, c->q_len, c->window,
+		    (double)c->softcap, (double)c->spread, c->starts ? " starts" : "",
+		    c->ends ? " ends" : "", c->sinks ? " sinks" : "", c->alibi ? " alibi" : "",
+		    c->strided ? " strided" : "", c->token_major ? " tokmajor" : "",
+		    c->repeat ? " repeat" : "");
+	for (i = 0; i < c->batch; i++)
+		print_error(" %u", c->len[i]);
+	print_error("\n");
+}
+
+static inline bool attn_lse_near(float got, float want)
+{
+	float diff = fabsf(got - want);
+
+	if (want == -INFINITY)
+		return got == -INFINITY;
+	return diff < 2e-6f || diff < fabsf(want) * 2e-6f;
+}
+
+/* Sums up the error of one row; false if one element is off. */
+static inline bool attn_row_near(const struct attn_case *c, size_t at, uint32_t width, double *err,
+				 double *norm)
+{
+	uint32_t i;
+
+	for (i = 0; i < width; i++) {
+		double want = c->ref_out[at + i];
+		double got = (double)kern_num_get(c->q_dtype, c->out, at + i);
+		double diff = fabs(got - want);
+
+		if (!(diff < 8e-4 || diff < fabs(want) * 2.01 / 128))
+			return false;
+		*err += diff * diff;
+		*norm += want * want;
+	}
+	return true;
+}
+
+/* Everything between the rows of out must be as it was. */
+static inline size_t attn_gaps_spoilt(const struct attn_case *c, uint32_t width)
+{
+	const struct kern_attn *at = &c->at;
+	size_t size = kern_dtype_size(c->q_dtype), used = 0, i, same = 0;
+	const unsigned char *out = c->out;
+
+	used = (size_t)c->out_rows * width * size;
+	for (i = 0; i < c->out_elems * 4; i++) {
+		size_t e = i / size, in_seq = e % at->out_stride_seq;
+		size_t in_head = in_seq % at->out_stride_head;
+
+		if (e < c->out_elems && in_seq / at->out_stride_head < at->heads &&
+		    in_head / at->out_stride_tok < at->q_len &&
+		    in_head % at->out_stride_tok < width)
+			used--;
+		else if (out[i] == ATTN_POISON)
+			same++;
+		else
+			return i + 1;
+	}
+	assert_int_equal(used, 0);
+	return same + c->out_rows * width * size == c->out_elems * 4 ? 0 : 1;
+}
+
+static inline bool attn_matches(const struct attn_case *c, enum kern_impl impl)
+{
+	const struct kern_attn *at = &c->at;
+	uint32_t width = c->kind == KERN_MLA ? c->dk : c->dv;
+	/* bf16 rounds out, and may round p: both average out over many elements only */
+	double limit = c->q_dtype == KERN_F32	   ? 1e-5
+		       : c->q_dtype == KERN_F16	   ? 1e-3
+		       : c->out_rows * width < 512 ? 5e-3
+						   : 3e-3;
+	double err = 0, norm = 0;
+	uint32_t seq, tok, head, row = 0;
+
+	memset(c->out, ATTN_POISON, c->out_elems * 4);
+	memset(c->lse, ATTN_POISON, c->out_rows * 4);
+	if (attn_run(at, impl))
+		return false;
+	for (seq = 0; seq < c->batch; seq++)
+		for (tok = 0; tok < c->q_len; tok++)
+			for (head = 0; head < at->heads; head++, row++) {
+				size_t pos = seq * at->out_stride_seq + tok * at->out_stride_tok +
+					     head * at->out_stride_head;
+
+				if (!attn_row_near(c, pos, width, &err, &norm))
+					return false;
+				if (at->lse && !attn_lse_near(c->lse[row], c->ref_lse[row]))
+					return false;
+			}
+	return sqrt(err) <= limit * sqrt(norm) && !attn_gaps_spoilt(c, width);
+}
+
+static inline void attn_expect(const struct attn_case *c, enum kern_impl impl)
+{
+	if (!attn_matches(c, impl)) {
+		attn_describe(c, impl);
+		fail_msg("differs from the reference");
+	}
+}
+
+/* Every implementation this CPU has but the reference itself. */
+#define attn_for_each_impl(impl) \
+	for (enum kern_impl impl = KERN_GENERIC; impl < KERN_NR_IMPL; impl++) \
+		if (kern_impl_usable(impl))
+
+static inline void attn_check_all(struct attn_case c)
+{
+	attn_build(&c);
+	attn_for_each_impl(impl) attn_expect(&c, impl);
+	attn_free(&c);
+}
+
+/* The same over all cache and query dtypes. */
+static inline void attn_check_dtypes(struct attn_case c)
+{
+	for (c.dtype = KERN_F32; c.dtype <= KERN_BF16; c.dtype++)
+		for (c.q_dtype = KERN_F32; c.q_dtype <= KERN_BF16; c.q_dtype++)
+			attn_check_all(c);
+}
+
+#endif
