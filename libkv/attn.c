@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+/* attn - attention and stores through page tables; contract in kv/attn.h */
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "seq_impl.h"
+
+/* ---- scratch: per thread, so that calls need no lock; grown on demand ------------------------ */
+
+enum { SCRATCH_KERNEL, SCRATCH_TABLE, NR_SCRATCH };
+
+struct scratch {
+	void *mem[NR_SCRATCH];
+	size_t bytes[NR_SCRATCH];
+};
+
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static pthread_key_t scratch_key;
+static int scratch_err;
+
+static void scratch_free(void *p)
+{
+	struct scratch *s = p;
+	int i;
+
+	for (i = 0; i < NR_SCRATCH; i++)
+		free(s->mem[i]);
+	free(s);
+}
+
+static void scratch_init(void)
+{
+	scratch_err = pthread_key_create(&scratch_key, scratch_free);
+}
+
+/* A library that is unloaded must not leave a destructor behind. */
+static void __attribute__((destructor)) scratch_fini(void)
+{
+	struct scratch *s;
+
+	pthread_once(&scratch_once, scratch_init);
+	if (scratch_err)
+		return;
+	s = pthread_getspecific(scratch_key);
+	if (s)
+		scratch_free(s);
+	pthread_key_delete(scratch_key);
+}
+
+static struct scratch *scratch_own(void)
+{
+	struct scratch *s;
+
+	pthread_once(&scratch_once, scratch_init);
+	if (scratch_err)
+		return NULL;
+	s = pthread_getspecific(scratch_key);
+	if (s)
+		return s;
+	s = calloc(1, sizeof(*s));
+	if (s && pthread_setspecific(scratch_key, s)) {
+		free(s);
+		s = NULL;
+	}
+	return s;
+}
+
+static int scratch_get(int which, size_t bytes, void **mem)
+{
+	struct scratch *s = scratch_own();
+
+	if (s && s->bytes[which] < bytes) {
+		size_t want = bytes > s->bytes[which] * 2 ? bytes : s->bytes[which] * 2;
+
+		want = (want + 63) / 64 * 64;
+		free(s->mem[which]);
+		s->mem[which] = aligned_alloc(64, want);
+		s->bytes[which] = s->mem[which] ? want : 0;
+	}
+	if (!s || s->bytes[which] < bytes)
+		return err_set(-ENOMEM, "out of memory for %zu bytes of attention scratch", bytes);
+	*mem = s->mem[which];
+	return 0;
+}
+
+/* ---- the kernel's parameter block ------------------------------------------------------------ */
+
+static int check_args(const struct kv_cache *c, const struct kv_attn *a)
+{
+	const struct kv_layout *l;
+
+	if (!c || !a)
+		return err_set(-EINVAL, "attention: NULL");
+	if (a->group >= c->nr_groups)
+		return err_set(-EINVAL, "group %u does not exist: the cache has %u", a->group,
+			       c->nr_groups);
+	l = &c->layout[a->group];
+	if (l->kind == KV_GQA && (!a->heads || a->heads % l->kv_heads))
+		return err_set(-EINVAL, "attention: %u heads are no multiple of %u KV heads",
+			       a->heads, l->kv_heads);
+	if (!a->heads || a->heads > KERN_MAX_HEADS)
+		return err_set(-EINVAL, "attention: %u heads, must be 1 to %u", a->heads,
+			       KERN_MAX_HEADS);
+	if (a->q_len > KERN_MAX_Q)
+		return err_set(-EINVAL, "attention: q_len %u, must be at most %u", a->q_len,
+			       KERN_MAX_Q);
+	if (a->q_dtype && !kv_dtype_bytes(a->q_dtype))
+		return err_set(-EINVAL, "attention: q_dtype is %u, must be f32, f16 or bf16",
+			       a->q_dtype);
+	if (!a->scale && l->kind == KV_MLA)
+		return err_set(-EINVAL,
+			       "attention: MLA needs a scale: it depends on the unabsorbed "
+			       "head size, which rank + rope does not tell");
+	if (!isfinite(a->scale) || !isfinite(a->softcap) || a->softcap < 0)
+		return err_set(-EINVAL, "attention: scale %g or softcap %g is out of range",
+			       a->scale, a->softcap);
+	return 0;
+}
+
+/* Everything but the page tables. q and out are dense. */
+static int fill(const struct kv_cache *c, const struct kv_attn *a, struct kern_attn *k)
+{
+	uint32_t q_width, out_width;
+	int err = check_args(c, a);
+
+	if (err)
+		return err;
+	*k = (struct kern_attn){.batch = a->batch, .heads = a->heads};
+	err = layout_kern_view(&c->layout[a->group], a->layer, &k->view);
+	if (err)
+		return err;
+	q_width = k->view.head_dim + (k->view.kind == KERN_MLA ? k->view.head_dim_v : 0);
+	out_width = k->view.kind == KERN_MLA ? k->view.head_dim : k->view.head_dim_v;
+	k->q_len = a->q_len ? a->q_len : 1;
+	k->q_dtype = a->q_dtype ? a->q_dtype : KV_F32;
+	k->q = a->q;
+	k->q_stride_head = q_width;
+	k->q_stride_tok = (uint64_t)q_width * a->heads;
+	k->q_stride_seq = k->q_stride_tok * k->q_len;
+	k->out = a->out;
+	k->out_stride_head = out_width;
+	k->out_stride_tok = (uint64_t)out_width * a->heads;
+	k->out_stride_seq = k->out_stride_tok * k->q_len;
+	k->lse = a->lse;
+	k->scale = a->scale ? a->scale : 1 / sqrtf(k->view.head_dim);
+	k->softcap = a->softcap;
+	if (c->group[a->group].kind == KV_GROUP_WINDOW)
+		k->window = c->group[a->group].window_tokens;
+	k->sinks = a->sinks;
+	k->alibi = a->alibi;
+	return 0;
+}
+
+static int run(const struct kern_attn *k)
+{
+	void *scratch;
+	int err;
+
+	if (k->batch && (!k->q || !k->out))
+		return err_set(-EINVAL, "attention: q or out is NULL");
+	err = scratch_get(SCRATCH_KERNEL, kern_attn_scratch(k, KERN_AUTO), &scratch);
+	if (err)
+		return err;
+	err = kern_attn(k, KERN_AUTO, scratch);
+	if (err == -EOPNOTSUPP)
+		return err_set(err, "the implementation named by KV_CPU does not run on this CPU: "
+				    "unset it");
+	return err ? err_set(err, "attention: the kernel refused its arguments") : 0;
+}
+
+int kv_attn_pages(struct kv_cache *c, const struct kv_attn *a, const uint64_t *const *pte,
+		  const uint32_t *lens)
+{
+	struct kern_attn k;
+	int err = fill(c, a, &k);
+
+	if (err || !k.batch)
+		return err;
+	if (!pte || !lens)
+		return err_set(-EINVAL, "attention: page tables or lengths are NULL");
+	k.pte = pte;
+	k.kv_len = lens;
+	return run(&k);
+}
+
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+/* The first query sees furthest back; nothing it sees may be gone. */
+static int check_window(const struct kv_seq *s, uint32_t i, const struct kern_attn *k,
+			uint32_t group, uint32_t len)
+{
+	int64_t past = (int64_t)len - (k->q_len - 1);
+	int64_t first = k->window && past > k->window ? past - k->window : 0;
+
+	if (first >= s->group[group].head || !len)
+		return 0;
+	return err_set(
+		-EINVAL,
+		"sequence %u: attention reaches back to token %lld, but group %u has dropped "
+		"those before %u",
+		i, (long long)first, group, s->group[group].head);
+}
+
+static int gather(const struct kv_cache *c, const struct kv_attn *a, const struct kern_attn *k,
+		  const uint64_t **pte, uint32_t *lens)
+{
+	uint32_t i;
+	int err;
+
+	for (i = 0; i < a->batch; i++) {
+		const struct kv_seq *s = a->seqs[i];
+
+		if (!s || s->cache != c)
+			return err_set(-EINVAL, "sequence %u is %s", i,
+				       s ? "of another cache" : "NULL");
+		if (s->parked)
+			return err_set(-EINVAL, "sequence %u is parked: resume it first", i);
+		lens[i] = a->lens ? a->lens[i] : s->len;
+		if (lens[i] > s->len)
+			return err_set(-EINVAL,
+				       "sequence %u: %u tokens to attend to, but it has %u", i,
+				       lens[i], s->len);
+		err = check_window(s, i, k, a->group, lens[i]);
+		if (err)
+			return err;
+		pte[i] = s->group[a->group].pte;
+	}
+	return 0;
+}
+
+int kv_attn(struct kv_cache *c, const struct kv_attn *a)
+{
+	struct kern_attn k;
+	const uint64_t **pte;
+	uint32_t *lens;
+	void *mem;
+	int err = fill(c, a, &k);
+
+	if (err || !a->batch)
+		return err;
+	if (!a->seqs)
+		return err_set(-EINVAL, "attention: seqs is NULL");
+	err = scratch_get(SCRATCH_TABLE, a->batch * (sizeof(*pte) + sizeof(*lens)), &mem);
+	if (err)
+		return err;
+	pte = mem;
+	lens = (uint32_t *)(pte + a->batch);
+	err = gather(c, a, &k, pte, lens);
+	if (err)
+		return err;
+	k.pte = pte;
+	k.kv_len = lens;
+	return run(&k);
+}
+
+int kv_attn_query(struct kv_cache *c, const struct kv_attn *a, const char **impl, bool *fast)
+{
+	struct kern_attn k;
+	enum kern_impl found;
+	int err = fill(c, a, &k);
+
+	if (err)
+		return err;
+	found = kern_attn_query(&k, fast);
+	if (found == KERN_AUTO)
+		return err_set(-EOPNOTSUPP,
+			       "the implementation named by KV_CPU does not run on this "
+			       "CPU: unset it");
+	if (impl)
+		*impl = kern_impl_name(found);
+	return 0;
+}
+
+void kv_attn_merge(float *out, float *lse, const float *const *parts, const float *const *lses,
+		   uint32_t nr_parts, uint32_t rows, uint32_t dim)
+{
+	kern_merge(out, lse, parts, lses, nr_parts, rows, dim);
+}
+
+int kv_store_pages(struct kv_cache *c, uint32_t group, uint32_t layer, const uint64_t *pte,
+		   uint32_t pos, uint32_t n, const float *k, const float *v)
+{
+	struct kern_view view;
+	int err;
+
+	if (!c || group >= c->nr_groups)
+		return err_set(-EINVAL, "store: group %u does not exist", group);
+	err = layout_kern_view(&c->layout[group], layer, &view);
+	if (err || !n)
+		return err;
+	if (!pte || !k || !v)
+		return err_set(-EINVAL, "store: page table or rows are NULL");
+	err = kern_store(&view, pte, pos, n, k, v);
+	return err ? err_set(err, "store: %u rows at token %u are out of range", n, pos) : 0;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attn.h - decode attention over sequences, on their pages in place
+ *
+ * GQA:  q [seq][q_len][heads][head_dim] -> out [seq][q_len][heads][head_dim_v]
+ * MLA:  absorbed. q rows are q_nope*W_UK (rank wide) followed by the roped part, out is rank wide
+ *       and still to be multiplied by W_UV (DeepSeek-V2, 2024). scale comes from the unabsorbed
+ *       head size.
+ * Query i of q_len sees the tokens up to length - (q_len - 1 - i) of its sequence (causal).
+ * LSE is natural log, fp32; an empty sequence gives out 0 and lse -inf. softmax in fp32.
+ */
+#ifndef KV_ATTN_H
+#define KV_ATTN_H
+
+#include <kv/seq.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kv_attn {
+	uint32_t group, layer;		/* layer: index inside the group's layout */
+	uint32_t batch;
+	struct kv_seq *const *seqs;	/* [batch], all of this cache */
+	const uint32_t *lens;		/* [batch] tokens to attend to, or NULL for kv_seq_len() */
+	uint32_t heads, q_len;		/* heads of this rank; q_len 0 means 1 */
+	uint32_t q_dtype;		/* enum kv_dtype of q and out; 0 means KV_F32 */
+	const void *q;			/* dense */
+	void *out;			/* dense */
+	float *lse;			/* [batch][q_len][heads] or NULL */
+	float scale;			/* 0 means head_dim^-0.5 (GQA only) */
+	float softcap;			/* 0: none */
+	const float *sinks;		/* [heads] or NULL */
+	const float *alibi;		/* [heads] or NULL */
+};
+
+/* A window group applies its window; -EINVAL if that reaches tokens the sequence has dropped. The
+ * caller's thread computes; scratch is kept per thread and freed when it ends. [concurrent] */
+KV_API int kv_attn(struct kv_cache *, const struct kv_attn *);
+
+/* The same on page tables of the caller's own, for engines with block tables (page.h) and member
+ * ranks: pte[i] are this rank's page addresses of entry i (kv_pages_pte()), lens[i] its tokens;
+ * seqs and lens of the struct are ignored. Pages wholly before a window may be 0. [concurrent] */
+KV_API int kv_attn_pages(struct kv_cache *, const struct kv_attn *, const uint64_t *const *pte,
+			 const uint32_t *lens);
+
+/* kv_seq_store() on a page table of the caller's own: n rows of one layer from token pos on. The
+ * pages must be held by this engine (a leased page may fault). [concurrent] for different pages. */
+KV_API int kv_store_pages(struct kv_cache *, uint32_t group, uint32_t layer, const uint64_t *pte,
+			  uint32_t pos, uint32_t n, const float *k, const float *v);
+
+/* Which implementation a call would take ("ref", "generic", "avx2", "avx512") and whether it has a
+ * fast instance for these dimensions. Looks at group, layer, heads, q_len, q_dtype and scale only;
+ * impl and fast may be NULL. [concurrent] */
+KV_API int kv_attn_query(struct kv_cache *, const struct kv_attn *, const char **impl, bool *fast);
+
+/* Merge partial results over disjoint token sets: out, lse [rows][dim], [rows]; may be parts[0]. */
+KV_API void kv_attn_merge(float *out, float *lse, const float *const *parts,
+			  const float *const *lses, uint32_t nr_parts, uint32_t rows, uint32_t dim);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

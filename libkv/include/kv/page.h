@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* page.h - raw pages, leases and lookups, for engines that keep their own block tables
+ *
+ * A page id is 64 bits: extent 20 | slot 20 | generation 24; never 0. A page is held (private and
+ * writable, from kv_page_alloc) or reached through a lease (immutable). Engines that use seq.h
+ * need nothing of this.
+ *
+ * Cost: kv_page_alloc/free of one page come from a magazine in this process, no IPC; the rest is
+ *   one ring round trip for a batch.
+ */
+#ifndef KV_PAGE_H
+#define KV_PAGE_H
+
+#include <kv/cache.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+KV_API int kv_page_alloc(struct kv_cache *, uint32_t group, uint64_t *id);
+KV_API int kv_page_free(struct kv_cache *, uint32_t group, uint64_t id);
+
+/* n pages at once, all or none, past the magazine. */
+KV_API int kv_pages_alloc(struct kv_cache *, uint32_t group, uint32_t n, uint64_t *ids);
+KV_API int kv_pages_free(struct kv_cache *, uint32_t group, uint32_t n, const uint64_t *ids);
+
+/* Address of a page in this process (its rank's shard), mapping its extent if need be: writable
+ * if this engine writes the extent, else a store faults. Valid while the page is held or leased. */
+KV_API int kv_page_map(struct kv_cache *, uint32_t group, uint64_t id, void **addr);
+
+/* Addresses of n pages into a PTE array, as kernels want it; id 0 gives 0. */
+KV_API int kv_pages_pte(struct kv_cache *, uint32_t group, uint32_t n, const uint64_t *ids,
+			uint64_t *pte);
+
+/* Everything but the tokens that conditions the KV. One function turns it into page keys. */
+enum kv_key_kind { KV_KEY_LORA = 1, KV_KEY_SALT = 2, KV_KEY_MEDIA = 3, KV_KEY_OTHER = 4 };
+
+struct kv_key {
+	uint32_t kind;			/* enum kv_key_kind: a LoRA never equals a salt of that name */
+	uint32_t position;		/* KV_KEY_MEDIA: first token it stands at; else 0 */
+	const void *data;		/* name, salt or content digest */
+	size_t bytes;
+};
+
+struct kv_match {
+	uint32_t lease;			/* pins the whole chain; 0 if nothing matched */
+	uint32_t nr_pages;		/* full pages */
+	const uint64_t *pages[KV_MAX_GROUPS];	/* [nr_pages] each, 0 where a window needs none;
+						 * libkv's, valid until the next call */
+	uint32_t tail_tokens;		/* tokens of the next page that match too */
+	uint32_t tail_lease;		/* pins the source of the tail; 0 if adopted */
+	bool tail_adopted;		/* tail_pages are held by this engine now, no copy needed */
+	uint64_t tail_pages[KV_MAX_GROUPS];
+};
+
+/* adopt: an unshared partial tail in this engine's own extents may be taken over, not copied. */
+KV_API int kv_lookup(struct kv_cache *, const uint32_t *tokens, uint32_t nr_tokens,
+		     const struct kv_key *keys, uint32_t nr_keys, bool adopt, struct kv_match *);
+
+/* Publish held pages as the continuation of lease (0: from the start). pages[g] is [nr_pages], 0
+ * where group g has none. nr_tokens = nr_pages * page_tokens, or less in the last page if partial
+ * (its writer gives it up). first_page: how many pages the chain of lease has. *lease moves to the
+ * new end. chain[g][i] (may be NULL) tells the id cached for each page: if it differs from yours,
+ * the same tokens were there already and you still hold your page. */
+KV_API int kv_commit(struct kv_cache *, uint32_t *lease, uint32_t first_page,
+		     const uint32_t *tokens, uint32_t nr_tokens, uint32_t nr_pages,
+		     const uint64_t *const *pages, bool partial, const struct kv_key *keys,
+		     uint32_t nr_keys, uint64_t *const *chain);
+
+KV_API int kv_lease_dup(struct kv_cache *, uint32_t lease, uint32_t depth_pages, uint32_t *out);
+KV_API int kv_unlease(struct kv_cache *, uint32_t n, const uint32_t *leases);
+
+/* This lease no longer needs the pages of a window group before depth_pages. */
+KV_API int kv_lease_drop_head(struct kv_cache *, uint32_t lease, uint32_t group,
+			      uint32_t depth_pages);
+
+/* A lease becomes a park: reclaimable, remembered as one object. Resume gives what is left of it
+ * (perhaps fewer pages) and consumes the park; unpark forgets it. */
+KV_API int kv_park(struct kv_cache *, uint32_t lease, uint32_t *park);
+KV_API int kv_resume(struct kv_cache *, uint32_t park, bool adopt, struct kv_match *);
+KV_API int kv_unpark(struct kv_cache *, uint32_t park);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

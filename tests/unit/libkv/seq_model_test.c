@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Random calls on several sequences in a pool that is too small for them. After every call every
+ * stored row of every sequence must be what its history says, and a refused call must have changed
+ * nothing. Salts and a two-token alphabet make sequences meet in the cache all the time.
+ * SEQ_MODEL_SEED=n runs another series, SEQ_MODEL_VERBOSE=1 tells how often what happened. */
+#include "seq_fixture.h"
+
+#define NR_SEQS	 6
+#define MAX_LEN	 160
+#define NR_STEPS 1000
+
+struct one {
+	struct kv_seq *seq;
+	uint32_t salt, stored;
+	bool parked;
+	uint32_t parked_len, tokens[MAX_LEN]; /* what a park must be a prefix of */
+};
+
+struct model {
+	struct fix f;
+	struct one s[NR_SEQS];
+	uint64_t rng;
+	uint32_t refused, hits, tail_hits, resumed;
+	bool may_drop;
+};
+
+static uint32_t rnd(struct model *m, uint32_t n)
+{
+	m->rng = m->rng * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)((m->rng >> 33) % n);
+}
+
+static struct one *pick(struct model *m, bool used)
+{
+	uint32_t i, start = rnd(m, NR_SEQS);
+
+	for (i = 0; i < NR_SEQS; i++) {
+		struct one *o = &m->s[(start + i) % NR_SEQS];
+
+		if (!!o->seq == used)
+			return o;
+	}
+	return NULL;
+}
+
+/* ---- a refused call has changed nothing ------------------------------------------------------ */
+
+struct shot {
+	uint32_t len, committed, nr;
+	uint32_t tokens[MAX_LEN];
+	uint64_t ids[2][MAX_LEN], pte[2][MAX_LEN];
+};
+
+static void shoot(struct model *m, struct kv_seq *s, struct shot *t)
+{
+	uint32_t g;
+
+	memset(t, 0, sizeof(*t));
+	t->len = kv_seq_len(s);
+	t->committed = kv_seq_committed(s);
+	if (t->len)
+		memcpy(t->tokens, kv_seq_tokens(s), t->len * sizeof(*t->tokens));
+	for (g = 0; g < m->f.nr_groups; g++) {
+		const uint64_t *ids = kv_seq_page_ids(s, g, &t->nr);
+		const uint64_t *pte = kv_seq_pte(s, g, NULL);
+
+		if (!t->nr)
+			continue;
+		memcpy(t->ids[g], ids, t->nr * sizeof(*ids));
+		memcpy(t->pte[g], pte, t->nr * sizeof(*pte));
+	}
+}
+
+static bool refused(struct model *m, struct kv_seq *s, const struct shot *before, int err)
+{
+	static struct shot after;
+
+	if (!err)
+		return false;
+	if (err != -ENOMEM)
+		fail_msg("%d: %s", err, kv_error());
+	m->refused++;
+	shoot(m, s, &after);
+	assert_memory_equal(before, &after, sizeof(after));
+	return true;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static struct kv_key salt_key(const uint32_t *salt)
+{
+	return (struct kv_key){.kind = KV_KEY_SALT, .data = salt, .bytes = sizeof(*salt)};
+}
+
+/* Full pages that a live sequence has committed are pinned, so a match must find them. */
+static uint32_t sure_hit(struct model *m, uint32_t salt, const uint32_t *tokens, uint32_t n)
+{
+	uint32_t i, best = 0, pt = kv_cache_page_tokens(m->f.cache);
+
+	for (i = 0; i < NR_SEQS; i++) {
+		const struct one *o = &m->s[i];
+		uint32_t common = 0, most;
+
+		if (!o->seq || o->parked || o->salt != salt)
+			continue;
+		most = kv_seq_committed(o->seq) / pt * pt;
+		most = most < n - 1 ? most : n - 1;
+		while (common < most && kv_seq_tokens(o->seq)[common] == tokens[common])
+			common++;
+		common = common / pt * pt;
+		best = common > best ? common : best;
+	}
+	return m->f.nr_groups == 1 ? best : 0;
+}
+
+static void do_create(struct model *m)
+{
+	struct one *o = pick(m, false);
+	uint32_t tokens[MAX_LEN], n = 1 + rnd(m, MAX_LEN / 2), i, hit, sure;
+	struct kv_key key;
+
+	if (!o)
+		return;
+	o->salt = rnd(m, 2);
+	key = salt_key(&o->salt);
+	if (kv_seq_create(m->f.cache, &key, o->salt ? 1 : 0, &o->seq))
+		fail_msg("%s", kv_error());
+	for (i = 0; i < n; i++)
+		tokens[i] = rnd(m, 8) ? 0 : 1;
+	sure = sure_hit(m, o->salt, tokens, n);
+	if (kv_seq_match(o->seq, tokens, n, &hit))
+		fail_msg("match: %s", kv_error());
+	assert_true(hit >= sure && hit < n);
+	assert_int_equal(hit, kv_seq_len(o->seq));
+	assert_int_equal(hit, kv_seq_committed(o->seq));
+	if (hit)
+		assert_memory_equal(tokens, kv_seq_tokens(o->seq), hit * sizeof(*tokens));
+	o->stored = hit;
+	o->parked = false;
+	m->hits += hit > 0;
+	m->tail_hits += hit % kv_cache_page_tokens(m->f.cache) != 0;
+}
+
+static void do_append(struct model *m, struct one *o)
+{
+	uint32_t tokens[MAX_LEN], n = 1 + rnd(m, rnd(m, 3) ? 8 : 60), i;
+	static struct shot before;
+
+	if (kv_seq_len(o->seq) + n > MAX_LEN)
+		return;
+	for (i = 0; i < n; i++)
+		tokens[i] = rnd(m, 8) ? 0 : 1;
+	shoot(m, o->seq, &before);
+	if (refused(m, o->seq, &before, kv_seq_append(o->seq, tokens, n)))
+		return;
+	assert_int_equal(kv_seq_len(o->seq), before.len + n);
+	if (rnd(m, 3)) {
+		fix_store(&m->f, o->seq, o->salt, o->stored, kv_seq_len(o->seq));
+		o->stored = kv_seq_len(o->seq);
+	}
+}
+
+static void do_store(struct model *m, struct one *o)
+{
+	fix_store(&m->f, o->seq, o->salt, o->stored, kv_seq_len(o->seq));
+	o->stored = kv_seq_len(o->seq);
+}
+
+static void do_commit(struct model *m, struct one *o)
+{
+	uint32_t from = kv_seq_committed(o->seq), upto = from + rnd(m, o->stored - from + 1);
+	int err = kv_seq_commit(o->seq, upto);
+
+	if (err && err != -ENOMEM)
+		fail_msg("commit: %s", kv_error());
+	assert_true(kv_seq_committed(o->seq) <= upto && kv_seq_committed(o->seq) >= from);
+	if (!err)
+		assert_int_equal(kv_seq_committed(o->seq), upto);
+}
+
+static void do_fork(struct model *m, struct one *o)
+{
+	struct one *to = pick(m, false);
+	static struct shot before, child;
+	struct kv_seq *seq = NULL;
+
+	if (!to)
+		return;
+	shoot(m, o->seq, &before);
+	if (refused(m, o->seq, &before, kv_seq_fork(o->seq, &seq)))
+		return;
+	*to = *o;
+	to->seq = seq;
+	shoot(m, seq, &child);
+	assert_int_equal(child.len, before.len);
+	assert_int_equal(child.committed, before.committed);
+	assert_memory_equal(child.tokens, before.tokens, sizeof(child.tokens));
+}
+
+static void do_truncate(struct model *m, struct one *o)
+{
+	uint32_t len = rnd(m, kv_seq_len(o->seq) + 1);
+	static struct shot before;
+	int err;
+
+	shoot(m, o->seq, &before);
+	err = kv_seq_truncate(o->seq, len);
+	if (err == -EINVAL && m->f.nr_groups > 1) { /* its window is gone */
+		static struct shot after;
+
+		shoot(m, o->seq, &after);
+		assert_memory_equal(&before, &after, sizeof(after));
+		assert_int_equal(before.ids[1][0], 0);
+		return;
+	}
+	if (refused(m, o->seq, &before, err))
+		return;
+	assert_int_equal(kv_seq_len(o->seq), len);
+	o->stored = o->stored < len ? o->stored : len;
+}
+
+static void do_drop(struct model *m, struct one *o)
+{
+	uint32_t len = kv_seq_len(o->seq);
+	static struct shot before;
+
+	if (m->f.nr_groups < 2 || len < FIX_WINDOW)
+		return;
+	shoot(m, o->seq, &before);
+	refused(m, o->seq, &before, kv_seq_drop_head(o->seq, 1, len + 1 - FIX_WINDOW));
+}
+
+static void do_park(struct model *m, struct one *o)
+{
+	uint32_t nr, g;
+	int err = kv_seq_park(o->seq);
+
+	if (err) {
+		assert_int_equal(err, -ENOMEM);
+		assert_int_equal(kv_seq_len(o->seq), kv_seq_committed(o->seq));
+		o->stored = kv_seq_len(o->seq);
+		return;
+	}
+	for (g = 0; g < m->f.nr_groups; g++) {
+		kv_seq_pte(o->seq, g, &nr);
+		assert_int_equal(nr, 0);
+	}
+	o->parked = true;
+	o->stored = 0;
+}
+
+static void do_resume(struct model *m, struct one *o)
+{
+	uint32_t len = 0;
+
+	if (kv_seq_resume(o->seq, &len))
+		fail_msg("resume: %s", kv_error());
+	assert_int_equal(len, kv_seq_len(o->seq));
+	assert_int_equal(len, kv_seq_committed(o->seq));
+	assert_true(len <= o->parked_len);
+	if (len)
+		assert_memory_equal(kv_seq_tokens(o->seq), o->tokens, len * sizeof(*o->tokens));
+	m->resumed += len > 0;
+	o->parked = false;
+	o->stored = len;
+}
+
+static void step(struct model *m)
+{
+	uint32_t op = rnd(m, 100);
+	struct one *o = pick(m, true);
+
+	if (!o || op < 12) {
+		do_create(m);
+	} else if (o->parked) {
+		if (op < 80) {
+			do_resume(m, o);
+		} else {
+			kv_seq_release(o->seq);
+			o->seq = NULL;
+		}
+	} else if (op < 40) {
+		do_append(m, o);
+	} else if (op < 50) {
+		do_store(m, o);
+	} else if (op < 65) {
+		do_commit(m, o);
+	} else if (op < 75) {
+		do_fork(m, o);
+	} else if (op < 83) {
+		do_truncate(m, o);
+	} else if (op < 87) {
+		do_drop(m, o);
+	} else if (op < 93) {
+		o->parked_len = kv_seq_committed(o->seq);
+		if (o->parked_len)
+			memcpy(o->tokens, kv_seq_tokens(o->seq),
+			       o->parked_len * sizeof(*o->tokens));
+		do_park(m, o);
+	} else {
+		kv_seq_release(o->seq);
+		o->seq = NULL;
+	}
+}
+
+static void verify_all(struct model *m)
+{
+	uint32_t i;
+
+	for (i = 0; i < NR_SEQS; i++)
+		if (m->s[i].seq && !m->s[i].parked)
+			fix_verify(&m->f, m->s[i].seq, m->s[i].salt, m->s[i].stored);
+}
+
+static void run_model(uint32_t kind, uint32_t dtype, uint32_t page_tokens, uint32_t window,
+		      uint64_t seed)
+{
+	static struct model m;
+	uint32_t i;
+
+	memset(&m, 0, sizeof(m));
+	m.rng = seed * 77 + page_tokens;
+	fix_open(&m.f, window ? "embedded:host:8M" : "embedded:host:4M",
+		 fix_layout(kind, dtype, page_tokens), window);
+	fix_shrink(&m.f, 7 + 90 / page_tokens);
+	for (i = 0; i < NR_STEPS; i++) {
+		step(&m);
+		verify_all(&m);
+	}
+	for (i = 0; i < NR_SEQS; i++)
+		kv_seq_release(m.s[i].seq);
+	fix_close(&m.f);
+	if (getenv("SEQ_MODEL_VERBOSE"))
+		print_message("kind %u dtype %u page %u window %u: %u refused, %u hits, %u tails, "
+			      "%u resumed\n",
+			      kind, dtype, page_tokens, window, m.refused, m.hits, m.tail_hits,
+			      m.resumed);
+	assert_true(m.refused && m.hits && m.resumed);
+	assert_true(page_tokens == 1 || m.tail_hits);
+}
+
+static void all_pages(uint32_t kind, uint32_t dtype, uint32_t window)
+{
+	static const uint32_t page_tokens[] = {1, 4, 16};
+	const char *seed = getenv("SEQ_MODEL_SEED");
+	uint32_t i;
+
+	for (i = 0; i < 3; i++)
+		run_model(kind, dtype, page_tokens[i], window,
+			  kind * 10 + dtype + (seed ? strtoul(seed, NULL, 0) * 100 : 0));
+}
+
+#define MODEL(name, kind, dtype, window) \
+	static void name(void **state) \
+	{ \
+		(void)state; \
+		all_pages(kind, dtype, window); \
+	}
+
+MODEL(gqa_f32, KV_GQA, KV_F32, 0)
+MODEL(gqa_f16, KV_GQA, KV_F16, 0)
+MODEL(gqa_bf16, KV_GQA, KV_BF16, 0)
+MODEL(mla_f32, KV_MLA, KV_F32, 0)
+MODEL(mla_bf16, KV_MLA, KV_BF16, 0)
+MODEL(gqa_window_f32, KV_GQA, KV_F32, FIX_WINDOW)
+MODEL(mla_window_bf16, KV_MLA, KV_BF16, FIX_WINDOW)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(gqa_f32),	   cmocka_unit_test(gqa_f16),
+		cmocka_unit_test(gqa_bf16),	   cmocka_unit_test(mla_f32),
+		cmocka_unit_test(mla_bf16),	   cmocka_unit_test(gqa_window_f32),
+		cmocka_unit_test(mla_window_bf16),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
