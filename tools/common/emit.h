@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* emit - one way to show numbers: aligned tables with human units, or JSON with raw ones
+ *
+ * Model:      a program describes columns once (JSON key, title, kind) and hands over rows; emit
+ *             prints a table (people) or collects a JSON document (--json), never both.
+ * Ownership:  strings are borrowed until emit_close().
+ * Context:    one thread. Errors: out of memory ends the program with a line.
+ */
+#ifndef EMIT_H
+#define EMIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum emit_kind {
+	EMIT_STR,	/* left aligned */
+	EMIT_COUNT,	/* 12,345 */
+	EMIT_BYTES,	/* 1.5 GiB; JSON: bytes */
+	EMIT_NS,	/* 1.2 ms; JSON: nanoseconds */
+	EMIT_RATIO,	/* .75; JSON: number */
+	EMIT_FLOAT,	/* three significant decimals */
+	EMIT_BOOL,
+};
+
+struct emit_col {
+	const char *key, *title;
+	enum emit_kind kind;
+};
+
+union emit_val {
+	const char *s;
+	uint64_t u;
+	double f;
+};
+
+struct emit;
+
+struct emit *emit_open(bool json);
+/* name: the JSON member; NULL only for the single table or record of a document. */
+void emit_table(struct emit *, const char *name, const struct emit_col *, unsigned int nr_cols,
+		const union emit_val *rows, unsigned int nr_rows);
+void emit_record(struct emit *, const char *name, const struct emit_col *, unsigned int nr_cols,
+		 const union emit_val *row);
+/* A line for people only. */
+void emit_note(struct emit *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void emit_close(struct emit *);		/* prints the JSON document */
+
+/* "1.5 GiB", "12,345", "1.2 ms" into buf of 32 bytes; returns buf. */
+const char *emit_format(char *buf, enum emit_kind, union emit_val);
+
+#endif
