@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
+#include "core.h"
+
+#define MAX_PAGE_BYTES	(1ull << 40)
+
+/* ---- description --------------------------------------------------------------------------- */
+
+static bool groups_valid(const struct mm_cache_desc *d)
+{
+	for (uint32_t g = 0; g < d->nr_groups; g++) {
+		const struct mm_group_desc *gd = &d->group[g];
+
+		if (gd->kind < MM_GROUP_FULL || gd->kind > MM_GROUP_STATE)
+			return false;
+		if (gd->kind == MM_GROUP_WINDOW && !gd->window_tokens)
+			return false;
+	}
+	return true;
+}
+
+static bool desc_valid(const struct mm *mm, const struct mm_cache_desc *d)
+{
+	if (!d || !d->page_tokens || d->page_tokens > 65536)
+		return false;
+	if (!d->nr_groups || d->nr_groups > MM_MAX_GROUPS || !d->nr_shards ||
+	    d->nr_shards > MM_MAX_SHARDS || !groups_valid(d))
+		return false;
+	for (uint32_t s = 0; s < d->nr_shards; s++) {
+		if (d->shard[s].device >= mm->cfg.nr_devices)
+			return false;
+		for (uint32_t g = 0; g < d->nr_groups; g++) {
+			uint64_t bytes = d->shard[s].page_bytes[g];
+
+			if (!bytes || bytes % 64 || bytes > MAX_PAGE_BYTES)
+				return false;
+		}
+	}
+	return true;
+}
+
+static bool same_geometry(const struct mm_cache_desc *a, const struct mm_cache_desc *b)
+{
+	if (memcmp(a->layout_key, b->layout_key, MM_KEY_BYTES) ||
+	    a->page_tokens != b->page_tokens || a->nr_groups != b->nr_groups ||
+	    a->nr_shards != b->nr_shards)
+		return false;
+	for (uint32_t g = 0; g < a->nr_groups; g++)
+		if (memcmp(&a->group[g], &b->group[g], sizeof(a->group[g])))
+			return false;
+	for (uint32_t s = 0; s < a->nr_shards; s++)
+		if (a->shard[s].device != b->shard[s].device ||
+		    a->shard[s].replicated != b->shard[s].replicated ||
+		    memcmp(a->shard[s].page_bytes, b->shard[s].page_bytes,
+			   a->nr_groups * sizeof(uint64_t)))
+			return false;
+	return true;
+}
+
+/* ---- geometry ------------------------------------------------------------------------------ */
+
+/* 2^order pages of the largest shard come as near to the device's extent_bytes as a factor can,
+ * the smaller of two equally near, but not beyond what a page id can name. */
+static uint32_t pick_order(const struct mm *mm, const struct mm_cache_desc *d, uint32_t g)
+{
+	uint32_t big = 0, order = 0;
+	uint64_t page, target;
+
+	for (uint32_t s = 1; s < d->nr_shards; s++)
+		if (d->shard[s].page_bytes[g] > d->shard[big].page_bytes[g])
+			big = s;
+	page = d->shard[big].page_bytes[g];
+	target = mm->cfg.device[d->shard[big].device].extent_bytes;
+	while (order < MM_SLOT_BITS && 2u << order <= mm->cfg.max_frames &&
+	       (page << (order + 1) <= target ||
+		(unsigned __int128)target * target >
+		(unsigned __int128)(page << order) * (page << (order + 1))))
+		order++;
+	return order;
+}
+
+/* Bytes of a group's extents by shard and by device; does one fit into every pool? */
+static bool size_extents(const struct mm *mm, struct cache *c, uint32_t g)
+{
+	bool fits = true;
+
+	memset(c->need[g], 0, sizeof(c->need[g]));
+	for (uint32_t s = 0; s < c->desc.nr_shards; s++) {
+		uint32_t d = c->desc.shard[s].device;
+		uint64_t align = mm->cfg.device[d].extent_align;
+		uint64_t bytes = c->desc.shard[s].page_bytes[g] << c->order[g];
+
+		c->extent_bytes[g][s] = (bytes + align - 1) / align * align;
+		c->need[g][d] += c->extent_bytes[g][s];
+		fits = fits && c->need[g][d] <= mm->cfg.device[d].pool_bytes;
+	}
+	return fits;
+}
+
+static void set_geometry(const struct mm *mm, struct cache *c)
+{
+	const struct mm_cache_desc *d = &c->desc;
+
+	c->tails = true;
+	for (uint32_t g = 0; g < d->nr_groups; g++) {
+		c->order[g] = pick_order(mm, d, g);
+		while (!size_extents(mm, c, g) && c->order[g])
+			c->order[g]--;
+		if (d->group[g].kind == MM_GROUP_WINDOW)
+			c->window_mask |= 1u << g;
+		if (d->group[g].kind == MM_GROUP_STATE)
+			c->whole_tails = true;	/* a snapshot is for exactly its length */
+		if (d->group[g].opaque)
+			c->tails = false;
+	}
+	for (uint32_t s = 0; s < d->nr_shards; s++) {
+		c->device_mask |= 1u << d->shard[s].device;
+		c->scrub |= mm->cfg.device[d->shard[s].device].scrub;
+	}
+}
+
+static void give_geometry(const struct mm *mm, uint32_t cache, struct mm_reply *rp)
+{
+	const struct cache *c = cache_at(mm, cache);
+
+	rp->cache = pool_id(mm, &mm->caches, cache);
+	rp->nr_groups = c->desc.nr_groups;
+	for (uint32_t g = 0; g < c->desc.nr_groups; g++) {
+		rp->geom[g].extent_pages = 1u << c->order[g];
+		memcpy(rp->geom[g].extent_bytes, c->extent_bytes[g],
+		       sizeof(rp->geom[g].extent_bytes));
+	}
+}
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static uint32_t create(struct mm *mm, uint32_t tenant, const struct mm_cache_desc *desc,
+		       bool shared)
+{
+	uint32_t cache = pool_get(mm, &mm->caches);
+	struct cache *c = cache_at(mm, cache);
+
+	MM_ASSERT(cache);
+	c->tenant = tenant;
+	c->desc = *desc;
+	c->shared = shared;
+	set_geometry(mm, c);
+	cache_list_add_tail(mm, &tenant_at(mm, tenant)->caches, cache);
+	tenant_at(mm, tenant)->nr_refs++;
+	return cache;
+}
+
+void cache_put(struct mm *mm, uint32_t cache)
+{
+	struct cache *c = cache_at(mm, cache);
+	uint32_t tenant = c->tenant;
+
+	if (c->binds.nr || c->orphans.nr || c->nr_extents)
+		return;
+	MM_ASSERT(!c->nr_nodes && !c->children);
+	cache_list_del(mm, &tenant_at(mm, tenant)->caches, cache);
+	pool_put(mm, &mm->caches, cache);
+	tenant_put(mm, tenant);
+}
+
+void cache_bind_put(struct mm *mm, uint32_t bind)
+{
+	struct bind *b = bind_at(mm, bind);
+	uint32_t cache = b->cache;
+
+	if (b->engine || b->nr_extents)
+		return;
+	MM_ASSERT(!b->lru.nr && !b->on_trim);
+	cache_bind_list_del(mm, &cache_at(mm, cache)->orphans, bind);
+	pool_put(mm, &mm->binds, bind);
+	cache_put(mm, cache);
+}
+
+static uint32_t any_live(const struct bind *b)
+{
+	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+		for (uint32_t k = 1; k <= SLAB_FULL; k++)
+			if (b->slab[g].bucket[k].head)
+				return b->slab[g].bucket[k].head;
+	return NIL;
+}
+
+void cache_leave(struct mm *mm, uint32_t bind)
+{
+	struct bind *b = bind_at(mm, bind);
+	struct cache *c = cache_at(mm, b->cache);
+	uint32_t ext;
+
+	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
+		struct list *creating = &b->slab[g].bucket[SLAB_CREATING];
+
+		while ((ext = creating->head)) {	/* destroyed as soon as it is made */
+			bucket_list_del(mm, creating, ext);
+			extent_at(mm, ext)->bind = NIL;
+			b->nr_extents--;
+		}
+		b->slab[g].nr_coming = 0;
+	}
+	while (!c->shared && (ext = any_live(b)))
+		extent_evict(mm, ext);
+	engine_bind_list_del(mm, &engine_at(mm, b->engine)->binds, bind);
+	cache_bind_list_del(mm, &c->binds, bind);
+	cache_bind_list_add_tail(mm, &c->orphans, bind);
+	b->engine = NIL;
+	slab_trim_soon(mm, bind);
+	mm->dirty = true;
+}
+
+/* ---- open and close ------------------------------------------------------------------------ */
+
+static uint32_t bind_of(const struct mm *mm, uint32_t engine, uint32_t cache)
+{
+	uint32_t b = engine_at(mm, engine)->binds.head;
+
+	while (b && bind_at(mm, b)->cache != cache)
+		b = bind_at(mm, b)->engine_link.next;
+	return b;
+}
+
+uint32_t cache_bind(struct mm *mm, uint32_t engine, uint32_t cache_id, struct mm_reply *rp,
+		    int *err)
+{
+	uint32_t cache = pool_find(mm, &mm->caches, cache_id), bind;
+
+	if (!cache) {
+		*err = reply_error(rp, -ENOENT, MM_NO_SUCH_ID, cache_id, 0);
+		return NIL;
+	}
+	bind = bind_of(mm, engine, cache);
+	if (!bind)
+		*err = reply_error(rp, -EACCES, MM_NOT_OWNER, cache_id, 0);
+	return bind;
+}
+
+static uint32_t find_shared(const struct mm *mm, uint32_t tenant, const struct mm_cache_desc *d)
+{
+	uint32_t c = tenant_at(mm, tenant)->caches.head;
+
+	while (c && (!cache_at(mm, c)->shared ||
+		     memcmp(cache_at(mm, c)->desc.model_key, d->model_key, MM_KEY_BYTES)))
+		c = cache_at(mm, c)->tenant_link.next;
+	return c;
+}
+
+int cache_op_open(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+{
+	static const uint8_t zero[MM_KEY_BYTES];
+	const struct mm_cache_desc *d = rq->open.desc;
+	int err = 0;
+	uint32_t engine = engine_find(mm, rq->engine, rp, &err), tenant, cache, bind;
+	bool shared;
+
+	if (!engine)
+		return err;
+	if (!desc_valid(mm, d))
+		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, 0, 0);
+	tenant = engine_at(mm, engine)->tenant;
+	shared = memcmp(d->model_key, zero, MM_KEY_BYTES) != 0;
+	cache = shared ? find_shared(mm, tenant, d) : NIL;
+	if (cache && !same_geometry(&cache_at(mm, cache)->desc, d))
+		return reply_error(rp, -EINVAL, MM_LAYOUT_DIFFERS, 0, 0);
+	if (!cache || !bind_of(mm, engine, cache)) {
+		if (!cache && pool_full(&mm->caches))
+			return reply_table_full(rp, mm, max_caches);
+		bind = pool_get(mm, &mm->binds);
+		if (!bind)
+			return reply_table_full(rp, mm, max_caches);
+		if (!cache)
+			cache = create(mm, tenant, d, shared);
+		bind_at(mm, bind)->engine = engine;
+		bind_at(mm, bind)->cache = cache;
+		engine_bind_list_add_tail(mm, &engine_at(mm, engine)->binds, bind);
+		cache_bind_list_add_tail(mm, &cache_at(mm, cache)->binds, bind);
+	}
+	give_geometry(mm, cache, rp);
+	return 0;
+}
+
+int cache_op_close(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+{
+	int err = 0;
+	uint32_t engine = engine_find(mm, rq->engine, rp, &err), bind, next;
+	struct engine *e = engine_at(mm, engine);
+	const struct bind *b;
+
+	if (!engine)
+		return err;
+	bind = cache_bind(mm, engine, rq->cache, rp, &err);
+	if (!bind)
+		return err;
+	b = bind_at(mm, bind);
+	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+		if (b->slab[g].nr[FRAME_HELD] || b->slab[g].pend_pages)
+			return reply_error(rp, -EBUSY, MM_LEASED, b->slab[g].nr[FRAME_HELD], 0);
+	for (uint32_t l = e->leases.head; l; l = lease_at(mm, l)->engine_link.next)
+		if (lease_at(mm, l)->bind == bind)
+			return reply_error(rp, -EBUSY, MM_LEASED, 0, 0);
+	for (uint32_t p = e->parks.head; p; p = next) {
+		next = park_at(mm, p)->engine_link.next;
+		if (park_at(mm, p)->bind == bind)
+			park_free(mm, p);
+	}
+	cache_leave(mm, bind);
+	return 0;
+}
+
+int mm_cache_shape(const struct mm *mm, uint32_t engine_id, uint32_t cache_id,
+		   uint32_t *page_tokens, uint32_t *nr_groups)
+{
+	uint32_t engine = pool_find(mm, &mm->engines, engine_id);
+	uint32_t cache = pool_find(mm, &mm->caches, cache_id);
+
+	if (!engine || engine_at(mm, engine)->fenced || !cache || !bind_of(mm, engine, cache))
+		return -ENOENT;
+	*page_tokens = cache_at(mm, cache)->desc.page_tokens;
+	*nr_groups = cache_at(mm, cache)->desc.nr_groups;
+	return 0;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* import - which member maps which shards of which extent
+ *
+ * Model:      a table [member][extent] of shard bits.
+ * Invariants: extent.nr_imports counts its bits; no bit for a member that is gone.
+ * Cost:       O(1) a map; O(max_extents) when a member goes; O(max_members) when an extent retires.
+ * Errors:     -ENOENT, -ESTALE (on its way out), -EACCES (other tenant, cache not open).
+ */
+#ifndef MM_IMPORT_H
+#define MM_IMPORT_H
+
+#include <stdint.h>
+
+#include "mm.h"
+
+uint16_t *import_bits(const struct mm *, uint32_t member, uint32_t ext);
+uint32_t import_count(uint16_t bits);	/* shards in a mask */
+void import_drop_member(struct mm *, uint32_t member);
+int import_op_import(struct mm *, const struct mm_request *, struct mm_reply *);
+int import_op_unimport(struct mm *, const struct mm_request *, struct mm_reply *);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* key - extra keys of pages, each digest stored once
+ *
+ * Model:      a hash table of 32-byte digests with a count of the nodes that carry them; key 0 is
+ *             no extra key.
+ * Invariants: a key exists while a node refers to it; equal digests have equal indices.
+ * Cost:       O(1).      Limits: max_keys.
+ */
+#ifndef MM_KEY_H
+#define MM_KEY_H
+
+#include <stdint.h>
+
+#include "mm.h"
+#include "pool.h"
+
+#define KEY_UNKNOWN UINT32_MAX	/* a digest no node carries */
+
+struct key {
+	struct pool_obj obj;
+	uint32_t next, nr_refs;
+	uint32_t nr_pinned;	/* of those, by pinned nodes */
+	uint8_t digest[MM_KEY_BYTES];
+};
+
+uint32_t key_find(const struct mm *, const uint8_t *digest);	/* KEY_UNKNOWN: none */
+uint32_t key_get(struct mm *, const uint8_t *digest);	/* one more reference; 0: table full */
+void key_put(struct mm *, uint32_t key);
+void key_pin(struct mm *, uint32_t key);	/* by a node; 0 is no key */
+void key_unpin(struct mm *, uint32_t key);
+
+#endif

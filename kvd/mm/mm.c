@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
+#include "cache.h"
+#include "commit.h"
+#include "core.h"
+#include "event.h"
+#include "import.h"
+#include "lookup.h"
+
+#define ID_REUSE	1024u	/* freed ids rest until so many others have been freed */
+#define RETRY_NS	100000000ull
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static uint64_t carve(uint64_t *at, uint64_t bytes)
+{
+	uint64_t off = *at;
+
+	*at += (bytes + 63) & ~63ull;
+	return off;
+}
+
+static void carve_pool(struct pool *p, uint64_t *at)
+{
+	p->off = carve(at, (uint64_t)p->size * p->max);
+}
+
+static uint32_t max_binds(const struct mm_config *cfg)
+{
+	uint64_t all = (uint64_t)cfg->max_engines * cfg->max_caches;
+	uint64_t cap = 4ull * (cfg->max_engines + cfg->max_caches);
+
+	/* Binds of dead engines linger in shared caches. */
+	return (uint32_t)((all < cap ? all : cap) + cfg->max_caches);
+}
+
+static void size_pools(struct mm *mm, const struct mm_config *cfg)
+{
+	const uint32_t obj = sizeof(struct pool_obj);
+
+	pool_init(&mm->tenants, sizeof(struct tenant), cfg->max_tenants, obj, 1);
+	pool_init(&mm->engines, sizeof(struct engine), cfg->max_engines, obj, ID_REUSE);
+	pool_init(&mm->members, sizeof(struct member), cfg->max_members, obj, ID_REUSE);
+	pool_init(&mm->caches, sizeof(struct cache), cfg->max_caches, obj, ID_REUSE);
+	pool_init(&mm->binds, sizeof(struct bind), max_binds(cfg), obj, 0);
+	pool_init(&mm->extents, sizeof(struct extent), cfg->max_extents,
+		  offsetof(struct extent, state), 1);
+	pool_init(&mm->nodes, sizeof(struct node), cfg->max_nodes, 0, 0);
+	pool_init(&mm->leases, sizeof(struct lease), cfg->max_leases, obj, ID_REUSE);
+	pool_init(&mm->parks, sizeof(struct park), cfg->max_parks, obj, ID_REUSE);
+	pool_init(&mm->keys, sizeof(struct key), cfg->max_keys, obj, 0);
+	pool_init(&mm->pendings, sizeof(struct pending), cfg->max_pending, obj, 0);
+}
+
+static struct pool *const_pools(struct mm *mm, uint32_t i)
+{
+	struct pool *pools[] = { &mm->tenants, &mm->engines, &mm->members, &mm->caches, &mm->binds,
+				 &mm->extents, &mm->nodes, &mm->leases, &mm->parks, &mm->keys,
+				 &mm->pendings };
+
+	return i < sizeof(pools) / sizeof(pools[0]) ? pools[i] : NULL;
+}
+
+static uint32_t token_units(const struct mm_config *cfg)
+{
+	return (uint32_t)((cfg->max_tokens + NODE_UNIT_TOKENS - 1) / NODE_UNIT_TOKENS);
+}
+
+/* Where everything lies; returns the length. */
+static uint64_t lay_out(struct mm *mm, const struct mm_config *cfg)
+{
+	uint64_t at = 0;
+	uint32_t heads = 1;
+	struct pool *p;
+
+	carve(&at, sizeof(struct mm));
+	size_pools(mm, cfg);
+	for (uint32_t i = 0; (p = const_pools(mm, i)); i++)
+		carve_pool(p, &at);
+	while (heads < cfg->max_keys)
+		heads *= 2;
+	mm->key_mask = heads - 1;
+	mm->off_key_heads = carve(&at, heads * sizeof(uint32_t));
+	mm->off_frames = carve(&at, (uint64_t)cfg->max_frames * sizeof(struct frame));
+	mm->frame_buddy.off_links = mm->off_frames + offsetof(struct frame, link);
+	mm->frame_buddy.stride = sizeof(struct frame);
+	mm->frame_buddy.off_tags = carve(&at, cfg->max_frames);
+	mm->off_tokens = carve(&at, (uint64_t)token_units(cfg) * NODE_UNIT_TOKENS * 4);
+	mm->token_buddy.off_links = mm->off_tokens;
+	mm->token_buddy.stride = NODE_UNIT_TOKENS * 4;
+	mm->token_buddy.off_tags = carve(&at, token_units(cfg));
+	mm->off_imports = carve(&at, 2ull * cfg->max_members * cfg->max_extents);
+	mm->off_path = carve(&at, 8ull * (cfg->batch_pages + 1));
+	mm->replies.nr_words = REPLY_ARRAYS * cfg->batch_pages +
+			       EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
+	mm->replies.off_words = carve(&at, mm->replies.nr_words * sizeof(uint64_t));
+	return at;
+}
+
+static bool between(uint64_t v, uint64_t lo, uint64_t hi)
+{
+	return v >= lo && v <= hi;
+}
+
+static bool config_valid(const struct mm_config *c)
+{
+	if (!between(c->nr_devices, 1, MM_MAX_DEVICES))
+		return false;
+	for (uint32_t d = 0; d < c->nr_devices; d++)
+		if (!between(c->device[d].pool_bytes, 1, 1ull << 62) ||
+		    !between(c->device[d].extent_bytes, 1, 1ull << 40) ||
+		    !between(c->device[d].extent_align, 1, 1ull << 40))
+			return false;
+	return between(c->max_tenants, 1, 65535) && between(c->max_engines, 1, 65535) &&
+	       between(c->max_members, 1, 65535) && between(c->max_caches, 1, 65535) &&
+	       between(c->max_extents, 1, (1u << MM_EXTENT_BITS) - 1) &&
+	       between(c->max_frames, 1, 1u << 30) && between(c->max_nodes, 1, 1u << 30) &&
+	       between(c->max_leases, 1, 1u << 24) && c->max_parks <= 1u << 24 &&
+	       c->max_keys <= 1u << 24 && c->max_pending <= 1u << 20 &&
+	       between(c->max_tokens, 1, 1ull << 34) && between(c->batch_pages, 1, 1u << 20);
+}
+
+size_t mm_footprint(const struct mm_config *cfg)
+{
+	struct mm mm = { 0 };
+
+	return config_valid(cfg) ? lay_out(&mm, cfg) : 0;
+}
+
+static void *block(struct mm *mm, uint64_t off)
+{
+	return (void *)((uintptr_t)mm + off);
+}
+
+int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
+{
+	struct mm *mm = mem;
+
+	if (!config_valid(cfg) || !mem || (uintptr_t)mem % 64 || len < mm_footprint(cfg))
+		return -EINVAL;
+	memset(mm, 0, sizeof(*mm));
+	mm->magic = MM_MAGIC;
+	mm->version = MM_VERSION;
+	mm->len = lay_out(mm, cfg);
+	mm->cfg = *cfg;
+	/* All else is written before it is read. */
+	memset(block(mm, mm->off_key_heads), 0, (mm->key_mask + 1ull) * sizeof(uint32_t));
+	memset(block(mm, mm->frame_buddy.off_tags), 0, cfg->max_frames);
+	memset(block(mm, mm->token_buddy.off_tags), 0, token_units(cfg));
+	memset(block(mm, mm->off_imports), 0, 2ull * cfg->max_members * cfg->max_extents);
+	buddy_init(mm, &mm->frame_buddy, cfg->max_frames);
+	buddy_init(mm, &mm->token_buddy, token_units(cfg));
+	*mmp = mm;
+	return 0;
+}
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+enum array_use { NO_ARRAY, ONE_BATCH, ALL_GROUPS, EVENT_ARRAY };
+
+static const struct {
+	int (*fn)(struct mm *, const struct mm_request *, struct mm_reply *);
+	enum array_use array;
+} ops[MM_NR_OPS] = {
+	[MM_ENGINE_ATTACH] = { engine_op_attach, NO_ARRAY },
+	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY },
+	[MM_FENCE] = { engine_op_fence, NO_ARRAY },
+	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY },
+	[MM_CACHE_OPEN] = { cache_op_open, NO_ARRAY },
+	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY },
+	[MM_IMPORT] = { import_op_import, NO_ARRAY },
+	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY },
+	[MM_ALLOC] = { pending_op_alloc, ONE_BATCH },
+	[MM_FREE] = { slab_op_free, NO_ARRAY },
+	[MM_LOOKUP] = { lookup_op, ALL_GROUPS },
+	[MM_COMMIT] = { commit_op, ALL_GROUPS },
+	[MM_LEASE_DUP] = { lease_op_dup, NO_ARRAY },
+	[MM_UNLEASE] = { lease_op_unlease, NO_ARRAY },
+	[MM_PARK] = { park_op_park, NO_ARRAY },
+	[MM_RESUME] = { park_op_resume, ALL_GROUPS },
+	[MM_UNPARK] = { park_op_unpark, NO_ARRAY },
+	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY },
+	[MM_RESERVE] = { engine_op_reserve, NO_ARRAY },
+	[MM_EVENTS] = { event_op_events, EVENT_ARRAY },
+	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
+	[MM_VACATE_ACK] = { event_op_vacate_ack, NO_ARRAY },
+	[MM_STAT] = { engine_op_stat, NO_ARRAY },
+};
+
+static uint32_t worst_words(const struct mm *mm, enum array_use use)
+{
+	switch (use) {
+	case ONE_BATCH:
+		return mm->cfg.batch_pages;
+	case ALL_GROUPS:
+		return MM_MAX_GROUPS * mm->cfg.batch_pages;
+	case EVENT_ARRAY:
+		return EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
+	default:
+		return 0;
+	}
+}
+
+static void begin(struct mm *mm, uint64_t now_ns)
+{
+	if (now_ns > mm->now_ns)
+		mm->now_ns = now_ns;
+	reply_begin(mm);
+}
+
+/* What one change makes possible for others: waiting allocations, then superfluous extents, whose
+ * going may again be what somebody waits for. */
+static void settle(struct mm *mm)
+{
+	do {
+		pending_run(mm);
+		slab_trim(mm);
+	} while (mm->dirty && mm->waiting.head && !mm->more);
+}
+
+int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
+{
+	struct mm_reply rp = { .cookie = rq->cookie, .op = rq->op, .engine = rq->engine,
+			       .member = rq->member, .cache = rq->cache };
+	uint32_t op = (uint32_t)rq->op;
+
+	begin(mm, now_ns);
+	if (op >= MM_NR_OPS || !ops[op].fn) {
+		if (!reply_room(mm, 0))
+			return -EAGAIN;
+		rp.result = reply_error(&rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
+		reply_push(mm, &rp);
+		return 0;
+	}
+	if (!reply_room(mm, worst_words(mm, ops[op].array)))
+		return -EAGAIN;
+	rp.result = ops[op].fn(mm, rq, &rp);
+	if (rp.result != REPLY_LATER)
+		reply_push(mm, &rp);
+	settle(mm);
+	return 0;
+}
+
+int mm_complete(struct mm *mm, uint64_t effect_id, int result, uint64_t now_ns)
+{
+	int err;
+
+	begin(mm, now_ns);
+	err = extent_complete(mm, effect_id, result);
+	settle(mm);
+	return err;
+}
+
+/* The budget bounds nothing yet: all background work is a pass over the waiting allocations. */
+void mm_tick(struct mm *mm, uint64_t now_ns, unsigned int budget)
+{
+	(void)budget;
+	begin(mm, now_ns);
+	mm->more = false;
+	mm->dirty = true;
+	extent_retry(mm);
+	settle(mm);
+}
+
+uint64_t mm_next_deadline(const struct mm *mm)
+{
+	uint64_t next = pending_next_deadline(mm);
+
+	if (mm->more)
+		return mm->now_ns;
+	if (mm->retry && mm->now_ns + RETRY_NS < next)
+		next = mm->now_ns + RETRY_NS;
+	return next;
+}
+
+bool mm_next_effect(struct mm *mm, struct mm_effect *fx)
+{
+	return extent_next_effect(mm, fx) || event_next_effect(mm, fx);
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mm - the memory manager's only door: requests in, effects and replies out
+ *
+ * Model:      mm owns the *bookkeeping* of a page pool, never the bytes. A caller submits requests
+ *             (mm_submit), carries out effects (mm_next_effect: create an extent, destroy it, tell
+ *             somebody) and reports back (mm_complete); replies leave by mm_next_reply.
+ *
+ *                request --> [ mm ] --> reply
+ *                   effect <--   ^--- completion, tick
+ *
+ *             Most replies are ready when mm_submit returns; an allocation that needs a new
+ *             extent, or room somebody else is giving back, is replied to later.
+ * Invariants: deterministic: same config, same calls, same mm_digest. mm_check proves every
+ *             invariant and cross-module sum of the modules below.
+ * Ownership:  the caller owns the memory given to mm_init; mm keeps indices, never pointers, so
+ *             the memory may be mapped elsewhere later. Request arrays are read during mm_submit
+ *             only. A reply's arrays are mm's and valid until the next
+ *             mm_submit/mm_complete/mm_tick.
+ * Context:    one thread at a time; no system call, clock, malloc, float or printing.
+ * Units:      pages, tokens, bytes and ns by name; ranges are [start, end).
+ * Cost:       O(1) a page for alloc, free, evict; O(log siblings) a page for lookup and commit.
+ * Errors:     mm_submit returns 0 (a reply with this cookie comes, now or later) or -EAGAIN (a
+ *             bound is full, nothing changed, try after draining replies and effects). The
+ *             request's own outcome is mm_reply.result: 0/-errno with a reason; on error nothing
+ *             has changed. Bad input is an errno, a broken invariant of ours an abort.
+ * See:        docs/architecture.md, docs/glossary.md, tests/unit/mm.
+ */
+#ifndef MM_H
+#define MM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MM_MAX_GROUPS	8
+#define MM_MAX_SHARDS	16
+#define MM_MAX_DEVICES	8
+#define MM_KEY_BYTES	32	/* digests: model key, extra key */
+#define MM_NO_ID	0u	/* ids of engines, members, caches, leases, parks start at 1 */
+
+/* A page id: extent 20 bits | slot 20 bits | generation 24 bits (never 0, so no id is 0). */
+#define MM_SLOT_BITS	20
+#define MM_GEN_BITS	24
+#define MM_EXTENT_BITS	20
+
+static inline uint32_t mm_page_extent(uint64_t id) { return (uint32_t)(id >> 44); }
+static inline uint32_t mm_page_slot(uint64_t id) { return (uint32_t)(id >> 24) & 0xfffffu; }
+static inline uint32_t mm_page_gen(uint64_t id) { return (uint32_t)id & 0xffffffu; }
+
+struct mm_device_config {
+	uint64_t pool_bytes;		/* what extents and reservations together may take */
+	uint64_t extent_bytes;		/* target size of an extent (64 MiB by default) */
+	uint64_t extent_align;		/* sizes are rounded up to this (2 MiB) */
+	bool scrub;			/* scrub frames before another engine gets them */
+};
+
+struct mm_config {
+	uint64_t seed;
+	uint32_t nr_devices;
+	struct mm_device_config device[MM_MAX_DEVICES];
+	uint32_t max_tenants;
+	uint32_t max_engines;
+	uint32_t max_members;		/* sessions: leads and members together */
+	uint32_t max_caches;
+	uint32_t max_extents;
+	uint32_t max_frames;
+	uint32_t max_nodes;
+	uint32_t max_leases;
+	uint32_t max_parks;
+	uint32_t max_keys;		/* distinct extra keys alive at once */
+	uint32_t max_pending;		/* allocations waiting */
+	uint64_t max_tokens;		/* token ids stored behind nodes */
+	uint32_t batch_pages;		/* most pages one request may name or be granted */
+};
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+enum mm_op {
+	MM_ENGINE_ATTACH = 1,	/* -> engine id, member id of its lead */
+	MM_MEMBER_ATTACH,	/* another process of the same engine -> member id */
+	MM_FENCE,	/* engine: no more grants; its leases go, its held pages are quarantined */
+	MM_MEMBER_GONE,	/* member: its process is gone (or said it has unmapped everything) */
+	MM_CACHE_OPEN,		/* -> cache id, geometry */
+	MM_CACHE_CLOSE,	/* engine leaves a cache; every page and lease must be given back: -EBUSY */
+	MM_IMPORT,		/* member maps (extent, shard) -> writable? */
+	MM_UNIMPORT,		/* member has unmapped (extent, shard) */
+	MM_ALLOC,		/* n pages of one group -> page ids */
+	MM_FREE,		/* held pages -> nothing; all or none */
+	MM_LOOKUP,	/* tokens -> lease on the longest cached chain, its pages, the tail match */
+	MM_COMMIT,		/* tokens + held pages -> nodes; the lease moves to the new tail */
+	MM_LEASE_DUP,	/* a second lease on the same chain, or on an ancestor (depth pages) */
+	MM_UNLEASE,
+	MM_PARK,		/* lease -> park id: reclaimable, remembered as one object */
+	MM_RESUME,	/* park id -> what a lookup of what is left of it would give; ends it */
+	MM_UNPARK,		/* forget a park */
+	MM_DROP_HEAD,		/* lease: group pages before a depth are not needed by this lease */
+	MM_RESERVE, /* bytes of a device outside the pool (0 gives back); engine's death frees */
+	MM_EVENTS,		/* member: what is pending for it (level, not edge) */
+	MM_PRESSURE_ACK,	/* engine: answered pressure seq */
+	MM_VACATE_ACK,		/* engine: left an extent it was asked to leave */
+	MM_STAT,		/* engine: its own numbers */
+	MM_NR_OPS,
+};
+
+enum mm_group_kind {
+	MM_GROUP_FULL = 1,	/* every token of the sequence */
+	MM_GROUP_WINDOW,	/* the last window_tokens */
+	MM_GROUP_STATE,		/* a snapshot at exactly one length */
+};
+
+struct mm_group_desc {
+	uint32_t kind;			/* enum mm_group_kind */
+	uint32_t window_tokens;		/* MM_GROUP_WINDOW */
+	uint32_t opaque;		/* whole pages only: no tail match inside a page */
+};
+
+struct mm_shard_desc {
+	uint32_t device;
+	uint32_t replicated;			/* same content as shard 0 */
+	uint64_t page_bytes[MM_MAX_GROUPS];	/* from the client's layout; > 0, multiple of 64 */
+};
+
+struct mm_cache_desc {
+	uint8_t model_key[MM_KEY_BYTES];	/* all zero: private to this engine */
+	uint8_t layout_key[MM_KEY_BYTES];	/* same model key with another layout is -EINVAL */
+	uint32_t page_tokens;	/* 1 to 65536; one for all groups, so a node is a page in each */
+	uint32_t nr_groups, nr_shards;
+	struct mm_group_desc group[MM_MAX_GROUPS];
+	struct mm_shard_desc shard[MM_MAX_SHARDS];
+};
+
+/* The extra key of one page: LoRA, salt, multimodal items, folded to a digest by the client. */
+struct mm_page_key {
+	uint32_t page;			/* index of the page in the sequence; strictly ascending */
+	uint32_t pad;
+	uint8_t digest[MM_KEY_BYTES];
+};
+
+#define MM_COMMIT_PARTIAL	1u	/* the last page is partial and its writer gives it up */
+#define MM_LOOKUP_ADOPT		2u /* take over an unshared partial tail instead of copying it */
+
+struct mm_request {
+	enum mm_op op;
+	uint32_t flags;
+	uint64_t cookie;		/* comes back in the reply */
+	uint32_t engine, member, cache, group;
+	union {
+		/* ENGINE_ATTACH; MEMBER_ATTACH uses engine */
+		struct { uint32_t tenant_uid; } attach;
+		struct { const struct mm_cache_desc *desc; } open;
+		struct { uint32_t extent, shard; } map;		/* IMPORT, UNIMPORT */
+		struct { uint32_t nr_pages; uint64_t deadline_ns; } alloc; /* 0: fail at once */
+		struct { const uint64_t *pages; uint32_t nr_pages; } free;
+		struct {
+			const uint32_t *tokens; uint32_t nr_tokens;
+			const struct mm_page_key *keys; uint32_t nr_keys;
+		} lookup;
+		/* COMMIT appends to the chain of lease (0: the root), which moves to the new tail
+		 * under a new id, in the reply. pages is [group][nr_pages], 0 where
+		 * the group has none for that page (behind its window); nr_tokens fills nr_pages
+		 * pages, the last one partly only with MM_COMMIT_PARTIAL. keys[].page counts from
+		 * the root. */
+		struct {
+			uint32_t lease;
+			const uint32_t *tokens; uint32_t nr_tokens;
+			const uint64_t *pages; uint32_t nr_pages;
+			const struct mm_page_key *keys; uint32_t nr_keys;
+		} commit;
+		/* LEASE_DUP (depth 0: whole), DROP_HEAD */
+		struct { uint32_t lease, depth_pages; } lease;
+		struct { const uint32_t *leases; uint32_t nr_leases; } unlease;
+		struct { uint32_t lease, park; } park;		/* PARK, RESUME, UNPARK */
+		struct { uint32_t device; uint64_t bytes; } reserve;
+		struct { uint32_t extent; uint32_t seq; uint64_t bytes; } ack;
+	};
+};
+
+/* ---- replies ------------------------------------------------------------------------------- */
+
+/* Why a request failed, for a message that names the limit and the way out. */
+enum mm_reason {
+	MM_OK = 0,
+	MM_BAD_ARGUMENT,
+	MM_NO_SUCH_ID,
+	MM_STALE_PAGE,		/* generation differs */
+	MM_NOT_OWNER,
+	MM_POOL_FULL,		/* a: bytes wanted, b: bytes the pool has free */
+	MM_TENANT_MAX,		/* a: tenant's max, b: its charge */
+	MM_TABLE_FULL,		/* a: which limit (offset in mm_config), b: its value */
+	MM_FENCED,
+	MM_LEASED,
+	MM_TIMED_OUT,
+	MM_LAYOUT_DIFFERS,
+};
+
+/* Geometry of a group's extents, fixed when the cache is opened. */
+struct mm_group_geom {
+	uint32_t extent_pages;			/* 2^k */
+	uint32_t pad;
+	uint64_t extent_bytes[MM_MAX_SHARDS];	/* device allocation, a multiple of extent_align */
+};
+
+#define MM_EVENT_RETIRE		1u	/* unmap (extent, every shard you map), then UNIMPORT */
+#define MM_EVENT_PRESSURE	2u	/* give back about bytes before deadline_ns */
+#define MM_EVENT_VACATE		3u	/* move your held pages out of extent */
+
+struct mm_event {
+	uint32_t kind, extent, seq, pad;
+	uint64_t bytes, deadline_ns;
+};
+
+struct mm_reply {
+	uint64_t cookie;
+	enum mm_op op;
+	int result;			/* 0/-errno */
+	enum mm_reason reason;
+	uint64_t a, b;			/* see reason */
+	uint32_t engine, member, cache;
+	uint32_t lease, park;		/* LOOKUP, COMMIT, LEASE_DUP, PARK, RESUME */
+	bool writable;			/* IMPORT */
+	/* LOOKUP, RESUME: nr_pages full pages of nr_groups groups, pages[group][nr_pages], 0 where
+	 * a window group has none (none is needed there). tail_*: the page after them matches
+	 * tail_tokens > 0 of the rest: its source pages tail_pages[group], leased by tail_lease (0
+	 * if adopted: then the ids are held by the engine now, tail_adopted).
+	 * COMMIT: nr_pages as given; pages[group][nr_pages] are the ids of the chain: the committed
+	 * page's own id, or the one already cached (then the committer still holds its own).
+	 * ALLOC: pages[nr_pages]. */
+	uint32_t nr_pages, nr_groups;
+	const uint64_t *pages;
+	uint32_t tail_tokens, tail_lease;
+	bool tail_adopted;
+	uint64_t tail_pages[MM_MAX_GROUPS];
+	struct mm_group_geom geom[MM_MAX_GROUPS];	/* CACHE_OPEN */
+	const struct mm_event *events;	/* EVENTS */
+	uint32_t nr_events;
+};
+
+/* ---- effects ------------------------------------------------------------------------------- */
+
+enum mm_effect_kind {
+	MM_EFFECT_CREATE = 1,	/* (extent, shard) of bytes on device; complete with 0/-errno */
+	MM_EFFECT_DESTROY,	/* complete when the device has it back */
+	MM_EFFECT_SCRUB,	/* slots [slot, slot + nr_slots) of (extent, shard); complete */
+	MM_EFFECT_NOTIFY,	/* member has events; no completion */
+};
+
+struct mm_effect {
+	uint64_t id;		/* for mm_complete; carries a generation */
+	enum mm_effect_kind kind;
+	uint32_t extent, shard, device, member;
+	uint32_t slot, nr_slots;
+	uint64_t bytes;		/* CREATE, SCRUB: of the extent; page_bytes gives the stride */
+	uint64_t page_bytes;
+};
+
+/* ---- what it says about itself ------------------------------------------------------------- */
+
+/* One counter a row: name, meaning. The order is the ABI of struct mm_vmstat. */
+#define MM_VMSTAT(X) \
+	X(pages_alloc,		"pages granted") \
+	X(pages_free,		"held pages given back") \
+	X(pages_commit,		"held pages published") \
+	X(pages_dup,		"pages whose tokens were already cached at commit") \
+	X(pages_adopt,		"partial tails taken over without a copy") \
+	X(pages_evict,		"cached pages reclaimed") \
+	X(pages_quarantine,	"held pages of dead engines, ever") \
+	X(alloc_fail,		"allocations refused") \
+	X(alloc_wait,		"allocations that had to wait") \
+	X(extents_create,	"extents taken from a device") \
+	X(extents_destroy,	"extents given back to a device") \
+	X(extents_adopt,	"orphaned extents given a new writer") \
+	X(lookups,		"lookups") \
+	X(lookup_tokens,	"tokens asked for") \
+	X(hit_tokens,		"tokens found, tails included") \
+	X(hit_pages,		"full pages found") \
+	X(tail_hits,		"lookups with a match inside a page") \
+	X(leases,		"leases granted") \
+	X(engines,		"engines attached, ever") \
+	X(fences,		"engines fenced")
+
+struct mm_vmstat {
+#define X(name, help) uint64_t name;
+	MM_VMSTAT(X)
+#undef X
+};
+
+struct mm_meminfo {			/* of one device */
+	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
+	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
+	uint32_t nr_extents, pad;
+};
+
+struct mm_engine_info {
+	uint32_t engine, tenant_uid, nr_members, fenced;
+	uint32_t nr_extents, nr_leases, nr_parks, pad;
+	uint64_t held_pages, held_bytes, quarantined_pages, extent_bytes, reserved_bytes;
+	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
+};
+
+struct mm_cache_info {
+	uint32_t cache, tenant_uid, nr_engines, page_tokens;
+	uint32_t nr_groups, nr_shards, nr_extents, shared;
+	uint8_t model_key[MM_KEY_BYTES];
+	uint64_t held_pages, cached_pages, leased_pages, free_pages, nodes, cached_tokens;
+	uint64_t page_bytes;			/* all groups and shards */
+	uint64_t lookup_tokens, hit_tokens;
+};
+
+/* ---- calls --------------------------------------------------------------------------------- */
+
+struct mm;
+
+size_t mm_footprint(const struct mm_config *);	/* 0: the config is out of range */
+/* mem is aligned to 64 bytes and may hold anything; most of it is not touched before its use. */
+int mm_init(struct mm **, void *mem, size_t len, const struct mm_config *);
+int mm_submit(struct mm *, const struct mm_request *, uint64_t now_ns);
+int mm_complete(struct mm *, uint64_t effect_id, int result, uint64_t now_ns);
+void mm_tick(struct mm *, uint64_t now_ns, unsigned int budget); /* deadlines, background work */
+uint64_t mm_next_deadline(const struct mm *);	/* when mm_tick is next due; UINT64_MAX: never */
+bool mm_next_effect(struct mm *, struct mm_effect *);
+bool mm_next_reply(struct mm *, struct mm_reply *);
+
+void mm_check(const struct mm *);	/* aborts with the broken invariant's name */
+uint64_t mm_digest(const struct mm *);
+
+const struct mm_vmstat *mm_vmstat(const struct mm *);
+void mm_meminfo(const struct mm *, uint32_t device, struct mm_meminfo *);
+/* Walk by id: *id 0 starts, false ends. */
+bool mm_next_engine(const struct mm *, uint32_t *id, struct mm_engine_info *);
+bool mm_next_cache(const struct mm *, uint32_t *id, struct mm_cache_info *);
+
+/* What a caller must know before it asks; -ENOENT unless the id is the engine's. */
+int mm_cache_shape(const struct mm *, uint32_t engine, uint32_t cache, uint32_t *page_tokens,
+		   uint32_t *nr_groups);
+int mm_park_shape(const struct mm *, uint32_t engine, uint32_t park, uint32_t *nr_pages,
+		  uint32_t *nr_groups);
+int mm_engine_info(const struct mm *, uint32_t engine, struct mm_engine_info *);
+
+/* Facts the executor needs. -ENOENT for an extent that does not exist. */
+int mm_extent_shards(const struct mm *, uint32_t extent, uint32_t *nr_shards);
+
+/* Called once on a broken invariant of ours, with its text; must not return. Set by whoever links
+ * mm (it may print and abort); mm itself only loops if it returns. */
+extern void mm_panic(const char *what, const char *file, int line) __attribute__((noreturn));
+
+#endif

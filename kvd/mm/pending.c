@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache.h"
+#include "core.h"
+#include "event.h"
+#include "lru.h"
+
+enum verdict {
+	GRANTED,
+	WAIT_CREATE,	/* an extent of its own is being made */
+	WAIT_POOL,	/* somebody is giving room back, or has been asked to */
+	REFUSED,
+};
+
+struct want {
+	uint32_t bind, group, nr, cache;
+	uint64_t deadline_ns;
+	uint32_t claimed;	/* pages of the same slab that earlier ones wait for */
+	bool is_new;		/* not in the queue yet: all that wait are before it */
+	bool may_wait;		/* there is, or will be, an entry in the queue */
+	bool barred;		/* an earlier one waits for the pool */
+	uint32_t bars;		/* waiting for the pool: devices it keeps later ones from */
+	bool pressed;
+	int32_t create_error;
+	uint64_t *ids;
+};
+
+static struct slab *slab(const struct mm *mm, const struct want *w)
+{
+	return &bind_at(mm, w->bind)->slab[w->group];
+}
+
+static uint32_t ready(const struct slab *s)
+{
+	return s->nr[FRAME_FREE] + s->nr[FRAME_COLD];
+}
+
+/* What orphans of the same cache and group could give: at once, and by eviction. */
+static void count_orphans(const struct mm *mm, const struct want *w, uint64_t *easy, uint64_t *more)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+
+	for (uint32_t o = slab_orphans(c); o; o = bind_at(mm, o)->cache_link.next) {
+		const struct slab *s = &bind_at(mm, o)->slab[w->group];
+
+		for (uint32_t k = 0; k <= SLAB_FULL; k++)
+			for (uint32_t e = s->bucket[k].head; e;
+			     e = extent_at(mm, e)->bucket_link.next) {
+				const struct extent *x = extent_at(mm, e);
+
+				if (!slab_adoptable(mm, w->bind, e))
+					continue;
+				*easy += x->nr[FRAME_FREE] + x->nr[FRAME_COLD];
+				*more += x->nr[FRAME_CACHED] - x->nr_pinned;
+			}
+	}
+}
+
+static enum verdict grant(struct mm *mm, const struct want *w)
+{
+	while (ready(slab(mm, w)) < w->nr)
+		MM_ASSERT(slab_adopt(mm, w->bind, w->group, false));
+	slab_strip_cold(mm, w->bind, w->group, w->nr);
+	slab_grant(mm, w->bind, w->group, w->nr, w->ids);
+	return GRANTED;
+}
+
+/* ---- own and orphaned cached pages --------------------------------------------------------- */
+
+/* A node with a frame in this slab may be homed elsewhere, so the LRU alone may not be enough. */
+static uint32_t unpinned_in(const struct mm *mm, const struct slab *s)
+{
+	for (uint32_t k = 1; k <= SLAB_FULL; k++)
+		for (uint32_t e = s->bucket[k].head; e; e = extent_at(mm, e)->bucket_link.next) {
+			const struct extent *x = extent_at(mm, e);
+
+			if (x->nr[FRAME_CACHED] == x->nr_pinned)
+				continue;
+			for (uint32_t f = x->frames[FRAME_CACHED].head; f;
+			     f = frame_at(mm, f)->link.next)
+				if (!node_at(mm, frame_at(mm, f)->node)->pins)
+					return frame_at(mm, f)->node;
+		}
+	return NIL;
+}
+
+/* Evicts until nr pages are ready; the caller has counted that they can be. False: the budget is
+ * spent. */
+static bool reclaim(struct mm *mm, const struct want *w)
+{
+	struct slab *s = slab(mm, w);
+	uint32_t budget = EVICT_BUDGET;
+
+	while (ready(s) < w->nr && slab_adopt(mm, w->bind, w->group, false))
+		;
+	while (ready(s) < w->nr && budget) {
+		uint32_t n = slab_reclaimable(s) ? lru_coldest(mm, w->bind) : NIL;
+
+		if (!n && slab_reclaimable(s))
+			n = unpinned_in(mm, s);
+		if (n)
+			node_evict(mm, n, &budget);
+		else
+			MM_ASSERT(slab_adopt(mm, w->bind, w->group, true));
+	}
+	return ready(s) >= w->nr;
+}
+
+/* ---- whole extents of others --------------------------------------------------------------- */
+
+struct shortage {
+	uint64_t bytes[MM_MAX_DEVICES];
+	uint32_t slots;
+	uint32_t from, to, nr_inside;	/* frames to clear for a block, extents in the way */
+	bool hopeless;
+};
+
+static bool any_short(const struct mm *mm, const struct shortage *s)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (s->bytes[d])
+			return true;
+	return s->slots || s->nr_inside;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+/* May x be taken for w? Not when its pages have been counted as reclaimable already, nor when an
+ * allocation before w in the queue is collecting extents in that slab. */
+static bool may_take(const struct mm *mm, const struct want *w, const struct extent *x)
+{
+	const struct slab *s = slab_of(mm, x);
+
+	if (!x->on_take || (x->bind == w->bind && x->group == w->group))
+		return false;
+	if (w->is_new)
+		return !s->pend_pages;
+	return s->claim_pass != mm->pass || !s->claimed;
+}
+
+static bool inside(const struct extent *x, const struct shortage *s)
+{
+	return x->base >= s->from && x->base < s->to;
+}
+
+/* The frames are fragmented: looks for an aligned block that taking extents would clear. */
+static void find_block(const struct mm *mm, const struct want *w, struct shortage *s)
+{
+	uint32_t order = cache_at(mm, w->cache)->order[w->group];
+
+	for (uint32_t t = mm->takeable.head; t; t = extent_at(mm, t)->take_link.next) {
+		s->from = ((extent_at(mm, t)->base - 1) >> order << order) + 1;
+		s->to = s->from + (1u << order);
+		if (s->to - 1 > mm->cfg.max_frames)
+			continue;
+		s->nr_inside = 0;
+		for (uint32_t e = pool_next(mm, &mm->extents, 0); e;
+		     e = pool_next(mm, &mm->extents, e)) {
+			const struct extent *x = extent_at(mm, e);
+			bool over = x->base < s->to && x->base + extent_pages(x) > s->from;
+
+			if (over && !may_take(mm, w, x)) {
+				s->nr_inside = 0;
+				break;
+			}
+			/* A larger one begins before the block. */
+			s->from = over && x->base < s->from ? x->base : s->from;
+			s->nr_inside += over;
+		}
+		if (s->nr_inside)
+			return;
+	}
+	s->hopeless = true;
+}
+
+static struct shortage shortage_of(const struct mm *mm, const struct want *w, uint32_t nr_extents)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t slots = mm->extents.max - mm->extents.nr_used + mm->nr_leaving;
+	struct shortage s = { .slots = (uint32_t)less(nr_extents, slots) };
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		s.bytes[d] = less(c->need[w->group][d] * nr_extents + mm->device[d].extent_bytes +
+				  mm->device[d].reserved_bytes,
+				  mm->cfg.device[d].pool_bytes + mm->device[d].leaving_bytes);
+	/* Frames on their way out may merge into a block, or not: then there is a next time. */
+	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
+		find_block(mm, w, &s);
+	return s;
+}
+
+/* Would retiring x help? Then it is taken off the shortage. */
+static bool helps(const struct mm *mm, const struct want *w, const struct extent *x,
+		  struct shortage *s)
+{
+	const struct cache *c = cache_at(mm, x->cache);
+	bool in = s->nr_inside && inside(x, s), help = s->slots || in;
+
+	if (!may_take(mm, w, x))
+		return false;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		help = help || (s->bytes[d] && c->need[x->group][d]);
+	if (!help)
+		return false;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		s->bytes[d] = less(s->bytes[d], c->need[x->group][d]);
+	s->slots -= s->slots != 0;
+	s->nr_inside -= in;
+	return true;
+}
+
+/* Retires the coldest extents nobody holds on to, if they are enough. True: room is on its way. */
+static bool take_extents(struct mm *mm, const struct want *w, uint32_t nr_extents)
+{
+	struct shortage s = shortage_of(mm, w, nr_extents), left = s;
+	uint32_t next;
+
+	for (uint32_t e = mm->takeable.head; e && any_short(mm, &left);
+	     e = extent_at(mm, e)->take_link.next)
+		helps(mm, w, extent_at(mm, e), &left);
+	if (any_short(mm, &left) || s.hopeless)
+		return false;
+	for (uint32_t e = mm->takeable.head; e && any_short(mm, &s); e = next) {
+		struct extent *x = extent_at(mm, e);
+
+		if (helps(mm, w, x, &s)) {
+			extent_evict(mm, e);
+			next = x->take_link.next;	/* evicting may have moved neighbours */
+			extent_retire(mm, e);
+		} else {
+			next = x->take_link.next;
+		}
+	}
+	return mm->nr_leaving != 0;
+}
+
+/* ---- asking others ------------------------------------------------------------------------- */
+
+static bool holds_on(const struct mm *mm, uint32_t engine, uint32_t devices)
+{
+	const struct engine *e = engine_at(mm, engine);
+
+	for (uint32_t b = e->binds.head; b; b = bind_at(mm, b)->engine_link.next)
+		if (bind_at(mm, b)->nr_extents &&
+		    cache_at(mm, bind_at(mm, b)->cache)->device_mask & devices)
+			return true;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (devices >> d & 1 && e->reserved[d])
+			return true;
+	return false;
+}
+
+/* True if anybody else has room on the devices; those alive are told. */
+static bool press(struct mm *mm, struct want *w, uint32_t nr_extents)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t me = bind_at(mm, w->bind)->engine;
+	uint64_t bytes = 0;
+	bool others = false;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		bytes += c->need[w->group][d] * nr_extents;
+	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
+		if (e == me || !holds_on(mm, e, c->device_mask))
+			continue;
+		others = true;
+		if (!w->pressed && !engine_at(mm, e)->fenced)
+			event_pressure(mm, e, bytes, w->deadline_ns);
+	}
+	w->pressed = true;
+	return others;
+}
+
+static bool leaving_on(const struct mm *mm, uint32_t devices)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (devices >> d & 1 && mm->device[d].leaving_bytes)
+			return true;
+	return false;
+}
+
+/* ---- the decision -------------------------------------------------------------------------- */
+
+static uint32_t extents_for(uint64_t pages, const struct cache *c, uint32_t group)
+{
+	return (uint32_t)((pages + (1u << c->order[group]) - 1) >> c->order[group]);
+}
+
+static enum verdict create(struct mm *mm, const struct want *w, uint32_t nr)
+{
+	for (; nr; nr--)
+		if (!extent_create(mm, w->bind, w->group))
+			break;	/* frames fragmented: the rest is made when these are used up */
+	return WAIT_CREATE;
+}
+
+static enum verdict wait_pool(struct mm *mm, struct want *w, uint64_t missing)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t extents = extents_for(missing, c, w->group);
+	bool coming;
+
+	if (!w->may_wait || w->deadline_ns <= mm->now_ns || w->create_error)
+		return REFUSED;
+	w->bars = c->device_mask;
+	if (w->barred)
+		return WAIT_POOL;
+	/* Extent slots and frames are of no device: who lacks them bars all. */
+	if (mm->extents.max - mm->extents.nr_used < extents ||
+	    !buddy_fits(&mm->frame_buddy, c->order[w->group]))
+		w->bars = UINT32_MAX;
+	coming = take_extents(mm, w, extents) || leaving_on(mm, c->device_mask);
+	return press(mm, w, extents) || coming ? WAIT_POOL : REFUSED;
+}
+
+static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
+{
+	struct slab *s = slab(mm, w);
+	const struct cache *c = cache_at(mm, w->cache);
+	uint64_t easy = ready(s), more = slab_reclaimable(s), ahead, missing;
+	uint32_t want_extents, can = 0;
+
+	if (easy >= w->nr)
+		return grant(mm, w);
+	count_orphans(mm, w, &easy, &more);
+	if (easy >= w->nr)
+		return grant(mm, w);
+	ahead = less(easy + s->nr_coming, w->claimed);
+	if (ahead >= w->nr && w->may_wait)
+		return WAIT_CREATE;
+	want_extents = extents_for(less(w->nr, ahead), c, w->group);
+	if (!w->barred && !w->create_error && w->may_wait)
+		can = extent_creatable(mm, w->cache, w->group, want_extents, rp);
+	/* New memory first, all there is, if with the cached pages it will do. */
+	if (can && ahead + more + ((uint64_t)can << c->order[w->group]) >= w->nr)
+		return create(mm, w, can);
+	if (w->may_wait && ahead > less(easy, w->claimed) && ahead + more >= w->nr)
+		return WAIT_CREATE;	/* more of it is coming */
+	if (easy + more >= w->nr) {
+		if (reclaim(mm, w))
+			return grant(mm, w);
+		mm->more = true;
+		return w->may_wait ? WAIT_CREATE : REFUSED;
+	}
+	missing = less(w->nr, ahead + more);
+	return wait_pool(mm, w, missing);
+}
+
+/* ---- the queue ----------------------------------------------------------------------------- */
+
+static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t short_of = extents_for(w->nr, c, w->group);
+	bool room;
+
+	mm->vmstat.alloc_fail++;
+	if (w->create_error) {
+		rp->result = reply_error(rp, w->create_error == -ENOMEM ? -ENOMEM : -EIO,
+					 MM_POOL_FULL, 0, 0);
+		return;
+	}
+	rp->reason = MM_OK;
+	extent_creatable(mm, w->cache, w->group, short_of, rp);
+	room = rp->reason == MM_OK;
+	if (room)	/* there is, but others were first, or none may wait */
+		reply_error(rp, -ENOMEM, MM_POOL_FULL, w->nr, 0);
+	rp->result = rp->reason == MM_TENANT_MAX ? -EDQUOT : -ENOMEM;
+	if (!w->may_wait && rp->reason != MM_TENANT_MAX && (room || w->deadline_ns))
+		rp->result = reply_table_full(rp, mm, max_pending);
+	else if (w->deadline_ns && w->deadline_ns <= mm->now_ns)
+		rp->reason = MM_TIMED_OUT;
+}
+
+static void enqueue(struct mm *mm, const struct want *w, const struct mm_request *rq,
+		    bool for_pool)
+{
+	uint32_t p = pool_get(mm, &mm->pendings);
+	struct pending *pe = pending_at(mm, p);
+
+	MM_ASSERT(p);
+	pe->engine = bind_at(mm, w->bind)->engine;
+	pe->bind = w->bind;
+	pe->group = w->group;
+	pe->nr_pages = w->nr;
+	pe->deadline_ns = w->deadline_ns;
+	pe->cookie = rq->cookie;
+	pe->bars = for_pool ? w->bars : 0;
+	pe->pressed = w->pressed;
+	slab(mm, w)->pend_pages += w->nr;
+	engine_at(mm, pe->engine)->nr_pending++;
+	pending_list_add_tail(mm, &mm->waiting, p);
+	mm->vmstat.alloc_wait++;
+}
+
+static void dequeue(struct mm *mm, uint32_t p)
+{
+	struct pending *pe = pending_at(mm, p);
+
+	bind_at(mm, pe->bind)->slab[pe->group].pend_pages -= pe->nr_pages;
+	engine_at(mm, pe->engine)->nr_pending--;
+	slab_trim_soon(mm, pe->bind);
+	pending_list_del(mm, &mm->waiting, p);
+	pool_put(mm, &mm->pendings, p);
+}
+
+static uint32_t devices_of(const struct mm *mm, uint32_t bind)
+{
+	return cache_at(mm, bind_at(mm, bind)->cache)->device_mask;
+}
+
+int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+{
+	int err = 0;
+	uint32_t engine = engine_find(mm, rq->engine, rp, &err), g = rq->group;
+	struct want w = { .group = g, .nr = rq->alloc.nr_pages, .is_new = true,
+			  .deadline_ns = rq->alloc.deadline_ns };
+	enum verdict v;
+
+	if (!engine)
+		return err;
+	w.bind = cache_bind(mm, engine, rq->cache, rp, &err);
+	if (!w.bind)
+		return err;
+	w.cache = bind_at(mm, w.bind)->cache;
+	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
+		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
+	w.may_wait = !pool_full(&mm->pendings);
+	w.claimed = slab(mm, &w)->pend_pages;
+	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next)
+		if (pending_at(mm, p)->bars & devices_of(mm, w.bind))
+			w.barred = true;
+	w.ids = reply_words(mm, w.nr);
+	v = decide(mm, &w, rp);
+	if (v == GRANTED) {
+		*rp = (struct mm_reply){ .cookie = rp->cookie, .op = rp->op, .engine = rp->engine,
+					 .cache = rp->cache, .pages = w.ids, .nr_pages = w.nr };
+		return 0;
+	}
+	if (v == REFUSED) {
+		refuse(mm, &w, rp);
+		return rp->result;
+	}
+	enqueue(mm, &w, rq, v == WAIT_POOL);
+	return REPLY_LATER;
+}
+
+/* One more try; false: it goes on waiting. */
+static bool retry(struct mm *mm, uint32_t p, uint32_t barred)
+{
+	struct pending *pe = pending_at(mm, p);
+	struct bind *b = bind_at(mm, pe->bind);
+	struct slab *s = &b->slab[pe->group];
+	struct want w = {
+		.bind = pe->bind, .group = pe->group, .nr = pe->nr_pages, .cache = b->cache,
+		.deadline_ns = pe->deadline_ns, .may_wait = true, .pressed = pe->pressed,
+		.create_error = pe->create_error,
+		.barred = (barred & devices_of(mm, pe->bind)) != 0,
+	};
+	struct mm_reply rp = {
+		.cookie = pe->cookie, .op = MM_ALLOC,
+		.engine = pool_id(mm, &mm->engines, pe->engine),
+		.cache = pool_id(mm, &mm->caches, b->cache),
+	};
+	enum verdict v;
+
+	if (s->claim_pass != mm->pass)
+		s->claimed = 0;
+	s->claim_pass = mm->pass;
+	w.claimed = s->claimed;
+	w.ids = reply_words(mm, w.nr);
+	v = decide(mm, &w, &rp);
+	if (v == WAIT_CREATE || v == WAIT_POOL) {
+		mm->replies.used_words -= w.nr;
+		s->claimed += w.nr;
+		pe->bars = v == WAIT_POOL ? w.bars : 0;
+		pe->pressed = w.pressed;
+		return false;
+	}
+	if (v == REFUSED) {
+		mm->replies.used_words -= w.nr;
+		refuse(mm, &w, &rp);
+	} else {
+		rp = (struct mm_reply){ .cookie = rp.cookie, .op = rp.op, .engine = rp.engine,
+					.cache = rp.cache, .pages = w.ids, .nr_pages = w.nr };
+	}
+	dequeue(mm, p);
+	reply_push(mm, &rp);
+	return true;
+}
+
+void pending_run(struct mm *mm)
+{
+	uint32_t barred = 0, next;
+
+	if (!mm->dirty || !mm->waiting.head)
+		return;
+	mm->dirty = false;
+	mm->pass++;
+	for (uint32_t p = mm->waiting.head; p; p = next) {
+		struct pending *pe = pending_at(mm, p);
+
+		next = pe->link.next;
+		if (!reply_room(mm, pe->nr_pages)) {
+			mm->dirty = mm->more = true;	/* after the replies have been fetched */
+			return;
+		}
+		if (!retry(mm, p, barred))
+			barred |= pe->bars;
+	}
+}
+
+void pending_drop(struct mm *mm, uint32_t engine)
+{
+	uint32_t next;
+
+	for (uint32_t p = mm->waiting.head; p; p = next) {
+		next = pending_at(mm, p)->link.next;
+		if (pending_at(mm, p)->engine == engine)
+			dequeue(mm, p);
+	}
+	mm->dirty = true;
+}
+
+void pending_create_failed(struct mm *mm, uint32_t bind, uint32_t group, int error)
+{
+	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next)
+		if (pending_at(mm, p)->bind == bind && pending_at(mm, p)->group == group)
+			pending_at(mm, p)->create_error = error;
+}
+
+uint64_t pending_next_deadline(const struct mm *mm)
+{
+	uint64_t next = UINT64_MAX;
+
+	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next) {
+		const struct pending *pe = pending_at(mm, p);
+
+		/* One whose extent is being made outlives its deadline: it wakes by completion. */
+		if (pe->bars && pe->deadline_ns < next)
+			next = pe->deadline_ns;
+	}
+	return next;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reply - the queue of answers and the arrays they carry
+ *
+ * Model:      a ring of replies; arrays are cut off a bump buffer that starts anew when the ring is
+ *             empty at the next call. Pointers exist only in the copies callers see.
+ * Invariants: mm_submit starts only with a slot and its worst-case array left.
+ * Limits:     REPLY_RING replies, REPLY_ARRAYS * batch_pages words and EVENT_MAX events.
+ */
+#ifndef MM_REPLY_H
+#define MM_REPLY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "mm.h"
+
+#define REPLY_RING	32u
+#define REPLY_ARRAYS	(MM_MAX_GROUPS + 2u)
+#define REPLY_LATER	1	/* an operation that is answered later */
+
+struct reply_slot {
+	struct mm_reply reply;		/* its pointers are NULL here */
+	uint64_t pages_at, events_at;	/* word + 1 in the buffer; 0: none */
+};
+
+struct reply_queue {
+	uint64_t off_words;
+	uint32_t nr_words, used_words;
+	uint32_t head, nr;
+	struct reply_slot slot[REPLY_RING];
+};
+
+void reply_begin(struct mm *);		/* a call starts: old arrays go */
+bool reply_room(const struct mm *, uint32_t nr_words);
+uint64_t *reply_words(struct mm *, uint32_t nr_words);
+void reply_push(struct mm *, const struct mm_reply *);
+int reply_error(struct mm_reply *, int result, enum mm_reason, uint64_t a, uint64_t b);
+
+/* Fills a reply with a full table's name and size; returns -ENOMEM. */
+#define reply_table_full(rp, mm, field) \
+	reply_error(rp, -ENOMEM, MM_TABLE_FULL, offsetof(struct mm_config, field), (mm)->cfg.field)
+
+#endif

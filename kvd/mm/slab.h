@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* slab - pages of one group, carved out of extents of one engine
+ *
+ * Model:      bind (engine, cache)        bucket: 0 wholly empty
+ *               slab[group]                       1..8 by used eighths, fullest taken from first
+ *                 bucket[] -> extents             9 no FREE frame
+ *                 cold     -> extents            10 still being created
+ *             A bind without an engine holds what a dead engine left in a shared cache: orphans,
+ *             which another engine of the cache adopts extent by extent.
+ * Invariants: nr[] and nr_pinned are the sums over the LIVE extents; mask has a bit for each
+ *             non-empty bucket; a living engine keeps at most one empty extent a group once nothing
+ *             waits for pages, an orphaned bind none.
+ * Cost:       O(1) a page granted or freed.
+ * Limits:     binds: one for each (engine, cache), at most 4 * (max_engines + max_caches).
+ * See:        frame.h, pending.h (who decides), tests/unit/mm/page_test.c
+ */
+#ifndef MM_SLAB_H
+#define MM_SLAB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "frame.h"
+#include "mm.h"
+#include "pool.h"
+
+#define SLAB_EMPTY	0u
+#define SLAB_FULL	9u
+#define SLAB_CREATING	10u
+#define SLAB_BUCKETS	11u
+
+struct cache;
+
+struct slab {
+	struct list bucket[SLAB_BUCKETS];
+	struct list cold;		/* extents with COLD frames */
+	uint32_t mask;
+	uint32_t nr[FRAME_NR], nr_pinned;
+	uint32_t nr_coming;		/* pages of extents being created */
+	uint32_t pend_pages;		/* pages that waiting allocations want */
+	uint32_t claimed, claim_pass;	/* of those, looked at in this pass */
+};
+
+struct bind {
+	struct pool_obj obj;
+	uint32_t engine, cache;		/* engine 0: orphans */
+	struct link engine_link, cache_link, trim_link;
+	bool on_trim;
+	uint32_t nr_extents;		/* CREATING and LIVE */
+	struct list lru;		/* unpinned nodes homed here, coldest at the head */
+	struct slab slab[MM_MAX_GROUPS];
+};
+
+void slab_grant(struct mm *, uint32_t bind, uint32_t group, uint32_t nr, uint64_t *ids);
+void slab_strip_cold(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
+bool slab_adopt(struct mm *, uint32_t bind, uint32_t group, bool reclaimable);	/* one orphan */
+uint32_t slab_orphans(const struct cache *);	/* first bind to adopt from; 0: none */
+bool slab_adoptable(const struct mm *, uint32_t bind, uint32_t ext);
+void slab_add(struct mm *, uint32_t ext, uint32_t bind);
+void slab_remove(struct mm *, uint32_t ext);
+void slab_move_bucket(struct mm *, uint32_t ext, uint32_t bucket);
+uint32_t slab_bucket(const struct mm *, uint32_t ext);
+void slab_trim_soon(struct mm *, uint32_t bind);
+void slab_trim(struct mm *);		/* at the end of each call: retire superfluous empties */
+
+static inline uint32_t slab_reclaimable(const struct slab *s)
+{
+	return s->nr[FRAME_CACHED] - s->nr_pinned;
+}
+
+int slab_op_free(struct mm *, const struct mm_request *, struct mm_reply *);
+
+#endif
