@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim.h"
+
+static void check_budget(struct sim *s, uint32_t device)
+{
+	uint64_t bytes = 0, reserved = 0;
+
+	for (uint32_t x = 0; x < s->top_extent; x++)
+		for (uint32_t i = 0; i < MM_MAX_SHARDS; i++)
+			if (s->extent[x].shard[i].state > SHARD_LEFT &&
+			    s->extent[x].shard[i].device == device)
+				bytes += s->extent[x].shard[i].bytes;
+	for (uint32_t i = 0; i < s->nr_live; i++)
+		reserved += s->engine[s->live[i]].reserved[device];
+	SIM_CHECK(s, bytes + reserved <= s->cfg.device[device].pool_bytes,
+		  "device %u: %llu bytes in extents, %llu reserved, the pool has %llu", device,
+		  (unsigned long long)bytes, (unsigned long long)reserved,
+		  (unsigned long long)s->cfg.device[device].pool_bytes);
+}
+
+static void extent_reset(struct extent *x)
+{
+	free(x->frame);
+	x->frame = NULL;
+	x->cache = x->group = x->writer = x->nr_slots = 0;
+	memset(x->shard, 0, sizeof(x->shard));
+}
+
+static void take_create(struct sim *s, const struct mm_effect *e)
+{
+	struct extent *x = model_extent(s, e->extent);
+	struct shard *h = &x->shard[e->shard];
+
+	SIM_CHECK(s, h->state == SHARD_NONE, "extent %u shard %u is created twice", e->extent,
+		  e->shard);
+	SIM_CHECK(s, !x->cache, "extent %u is created while shards of an older one are left",
+		  e->extent);
+	SIM_CHECK(s,
+		  e->device < s->cfg.nr_devices && e->bytes && e->page_bytes &&
+			  e->bytes % s->cfg.device[e->device].extent_align == 0,
+		  "extent %u shard %u: %llu bytes on device %u", e->extent, e->shard,
+		  (unsigned long long)e->bytes, e->device);
+	*h = (struct shard){SHARD_CREATING, e->device, e->bytes, e->page_bytes};
+	s->sum.extents++;
+	check_budget(s, e->device);
+}
+
+static void take_destroy(struct sim *s, const struct mm_effect *e)
+{
+	struct extent *x = model_extent(s, e->extent);
+	struct shard *h = &x->shard[e->shard];
+
+	SIM_CHECK(s, h->state == SHARD_LIVE, "extent %u shard %u is destroyed but not live",
+		  e->extent, e->shard);
+	for (uint32_t i = 0; i < x->nr_imports; i++)
+		SIM_CHECK(s, x->import[i].shard != e->shard,
+			  "extent %u shard %u is destroyed while member %u maps it", e->extent,
+			  e->shard, s->member[x->import[i].member].id);
+	for (uint32_t f = 0; f < x->nr_slots; f++) {
+		struct page *p = &s->page[x->frame[f].page];
+
+		if (!x->frame[f].page)
+			continue;
+		SIM_CHECK(s, p->state != PAGE_HELD && p->state != PAGE_QUARANTINED,
+			  "extent %u is destroyed with page %llx %s", e->extent,
+			  (unsigned long long)p->id,
+			  p->state == PAGE_HELD ? "held" : "quarantined");
+		if (p->state == PAGE_CACHED)
+			model_forget(s, p);
+	}
+	h->state = SHARD_DESTROYING;
+	s->sum.destroys++;
+}
+
+static void take_scrub(struct sim *s, const struct mm_effect *e)
+{
+	struct extent *x = model_extent(s, e->extent);
+
+	SIM_CHECK(s, x->shard[e->shard].state == SHARD_LIVE,
+		  "scrub of extent %u shard %u, not live", e->extent, e->shard);
+	SIM_CHECK(s, e->nr_slots && (!x->cache || e->slot + e->nr_slots <= x->nr_slots),
+		  "scrub of extent %u slots %u + %u", e->extent, e->slot, e->nr_slots);
+	s->sum.scrubs++;
+	for (uint32_t f = e->slot; f < e->slot + e->nr_slots && f < x->nr_slots; f++) {
+		struct page *p = &s->page[x->frame[f].page];
+
+		if (!x->frame[f].page)
+			continue;
+		SIM_CHECK(s, p->state != PAGE_HELD && p->state != PAGE_QUARANTINED,
+			  "scrub of page %llx, which is %s", (unsigned long long)p->id,
+			  p->state == PAGE_HELD ? "held" : "quarantined");
+		if (p->state == PAGE_CACHED)
+			model_forget(s, p);
+	}
+}
+
+static void take_effect(struct sim *s, const struct mm_effect *e)
+{
+	SIM_CHECK(s, e->kind == MM_EFFECT_NOTIFY || e->shard < MM_MAX_SHARDS, "effect: shard %u",
+		  e->shard);
+	switch (e->kind) {
+	case MM_EFFECT_CREATE:
+		take_create(s, e);
+		break;
+	case MM_EFFECT_DESTROY:
+		take_destroy(s, e);
+		break;
+	case MM_EFFECT_SCRUB:
+		take_scrub(s, e);
+		break;
+	case MM_EFFECT_NOTIFY:
+		for (uint32_t i = 0; i < s->nr_members; i++)
+			if (s->member[i].id == e->member && s->member[i].alive)
+				s->member[i].notified = true;
+		return;
+	default:
+		sim_fail(s, "effect of kind %d", e->kind);
+	}
+	SIM_CHECK(s, s->nr_todo < SIM_EFFECTS, "%u effects outstanding", SIM_EFFECTS);
+	for (uint32_t i = 0; i < s->nr_todo; i++)
+		SIM_CHECK(s, s->todo[i].effect.id != e->id, "effect id %llx is outstanding",
+			  (unsigned long long)e->id);
+	s->todo[s->nr_todo++] = (struct todo){
+		*e,
+		s->step + rng_below(s, s->world.max_delay_steps + 1),
+	};
+}
+
+void effects_drain(struct sim *s)
+{
+	struct mm_effect e;
+
+	while (mm_next_effect(s->mm, &e)) {
+		s->evicts = mm_vmstat(s->mm)->pages_evict;
+		if (s->opt->verbose)
+			sim_say(s,
+				"  effect %llx kind %d extent %u shard %u device %u bytes %llu "
+				"slots %u + %u member %x",
+				(unsigned long long)e.id, e.kind, e.extent, e.shard, e.device,
+				(unsigned long long)e.bytes, e.slot, e.nr_slots, e.member);
+		if (s->canary)
+			canary_effect(s, &e);
+		s->trail = (s->trail ^ e.id ^ (uint64_t)e.kind << 60) * 0x9e3779b97f4a7c15ull;
+		take_effect(s, &e);
+	}
+}
+
+bool effects_creating(const struct sim *s)
+{
+	for (uint32_t i = 0; i < s->nr_todo; i++)
+		if (s->todo[i].effect.kind == MM_EFFECT_CREATE ||
+		    s->todo[i].effect.kind == MM_EFFECT_DESTROY)
+			return true;
+	return false;
+}
+
+static void finish(struct sim *s, const struct mm_effect *e, int result)
+{
+	struct extent *x = model_extent(s, e->extent);
+	struct shard *h = &x->shard[e->shard];
+
+	switch (e->kind) {
+	case MM_EFFECT_CREATE:
+		h->state = result ? SHARD_LEFT : SHARD_LIVE;
+		s->sum.failed_creates += result != 0;
+		break;
+	case MM_EFFECT_DESTROY:
+		h->state = SHARD_LEFT;
+		break;
+	default:
+		for (uint32_t f = e->slot; f < e->slot + e->nr_slots && f < x->nr_slots; f++)
+			x->frame[f].scrubbed |= 1u << e->shard;
+	}
+	if (model_extent_idle(x))
+		extent_reset(x);
+}
+
+static void complete(struct sim *s, uint32_t i)
+{
+	struct mm_effect e = s->todo[i].effect;
+	int result = 0, rc;
+
+	if (e.kind == MM_EFFECT_CREATE && !s->stopping &&
+	    rng_permille(s, s->world.fail_create_permille))
+		result = -ENOMEM;
+	s->todo[i] = s->todo[--s->nr_todo];
+	finish(s, &e, result);
+	s->stale_effect[s->nr_stale++ % SIM_STALE] = e.id;
+	if (s->opt->verbose)
+		sim_say(s, "  complete %llx: %d", (unsigned long long)e.id, result);
+	if (e.kind == MM_EFFECT_DESTROY && canary_lose_destroy(s))
+		return;
+	rc = mm_complete(s->mm, e.id, result, s->now_ns);
+	SIM_CHECK(s, !rc, "mm_complete of effect %llx: %d", (unsigned long long)e.id, rc);
+	call_drain(s);
+}
+
+/* In random order; effects that completions bring are taken as well. */
+void effects_run(struct sim *s, bool all)
+{
+	uint32_t rounds = 0;
+
+	for (;;) {
+		uint32_t due[SIM_EFFECTS], nr = 0;
+
+		effects_drain(s);
+		for (uint32_t i = 0; i < s->nr_todo; i++)
+			if (all || s->todo[i].due_step <= s->step)
+				due[nr++] = i;
+		if (!nr)
+			return;
+		complete(s, due[rng_below(s, nr)]);
+		SIM_CHECK(s, ++rounds < 100000, "effects without end");
+	}
+}
