@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* admin - the admin socket: kvctl's questions
+ *
+ * Model:      a connection asks one thing at a time; an answer is one or more packets, each made
+ *             when the one before it has been sent, from a cursor into mm's tables.
+ * Invariants: nothing here changes the pool. A slow reader holds up itself: one packet in flight.
+ * Context:    the loop's thread. Cost: at most one packet of records a callback.
+ * Limits:     max connections; a request is 16 bytes, an answer packet KV_ADMIN_PACKET.
+ * Errors:     a request that is none gets head.result -errno and a kv_admin_text.
+ * See:        ipc/kv_admin.h, tests/unit/srv/admin_test.c
+ */
+#ifndef ADMIN_H
+#define ADMIN_H
+
+#include <stdint.h>
+#include "io/loop.h"
+#include "srv/control.h"
+#include "srv/exec.h"
+#include "srv/session.h"
+
+struct admin_config {
+	struct loop *loop;
+	struct exec *exec;
+	struct sessions *sessions;
+	const struct control *control;
+	const char *release;
+	int listen_fd;
+	uint64_t started_ns;
+};
+
+struct admin;
+
+int admin_create(struct admin **, const struct admin_config *);
+void admin_destroy(struct admin *);	/* after loop_stop, or before it */
+
+#endif
