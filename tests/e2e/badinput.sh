@@ -1,0 +1,87 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Bad input of every kind: one line on stderr that names the thing, a non-zero exit, nothing on
+# stdout, never a signal.
+. "$(dirname "$0")/lib.sh"
+
+refused() {	# refused NAME PATTERN COMMAND...
+	local name=$1 pattern=$2 rc lines
+	shift 2
+	timeout 60 "$@" >"$dir/out" 2>"$dir/err"
+	rc=$?
+	# argp adds a "Try ... --help" line of its own.
+	lines=$(grep -vc "^Try \`" "$dir/err")
+	if [ $rc -gt 0 ] && [ $rc -lt 124 ] && [ "$lines" = 1 ] && [ ! -s "$dir/out" ] &&
+		grep -qiE "$pattern" "$dir/err"; then
+		ok "$name: $(head -n 1 "$dir/err" | cut -c1-110)"
+	else
+		head -n 5 "$dir/err"
+		not_ok "$name (status $rc, $lines lines)"
+	fi
+}
+
+kvgen=$build/kvgen
+refused "kvgen: unknown option" "unrecognized option" "$kvgen" --frobnicate
+refused "kvgen: no model" "model" "$kvgen"
+refused "kvgen: missing model" "nowhere.kvm" "$kvgen" --model nowhere.kvm
+refused "kvgen: a directory" "/tmp" "$kvgen" --model /tmp
+head -c 5000 $model >"$dir/cut.kvm"
+refused "kvgen: truncated model" "cut.kvm" "$kvgen" --model "$dir/cut.kvm"
+echo "not a model at all, just words" >"$dir/words"
+refused "kvgen: not a model" "words" "$kvgen" --model "$dir/words"
+: >"$dir/empty"
+refused "kvgen: empty model" "empty" "$kvgen" --model "$dir/empty"
+refused "kvgen: bad attention" "gqa or mla" "$kvgen" --model $model --attn mha
+refused "kvgen: bad dtype" "f32, f16 or bf16" "$kvgen" --model $model --cache-dtype f8
+refused "kvgen: bad number" "number" "$kvgen" --model $model -n twelve
+refused "kvgen: zero page" "page" "$kvgen" --model $model --page-tokens 0
+refused "kvgen: bad spec" "nonsense" "$kvgen" --model $model --connect nonsense
+refused "kvgen: bad size" "lots" "$kvgen" --model $model --connect embedded:host:lots
+refused "kvgen: pool too small" "pool" "$kvgen" --model $model --connect embedded:host:4K
+refused "kvgen: socket absent" "absent.sock" "$kvgen" --model $model --connect "unix:$dir/absent.sock"
+refused "kvgen: prompt file absent" "no.txt" "$kvgen" --model $model --prompt-file "$dir/no.txt"
+if [ -f $data/models/stories260K.bin ]; then
+	ref=$data/models
+	refused "kvgen: wrong vocabulary" "tok" "$kvgen" --model $ref/stories260K.bin --tokenizer $model
+	refused "kvgen: no tokenizer" "tokenizer" "$kvgen" --model $ref/stories260K.bin
+	head -c 300000 $ref/stories260K.bin >"$dir/cut.bin"
+	refused "kvgen: truncated checkpoint" "cut.bin" "$kvgen" --model "$dir/cut.bin" --tokenizer $ref/tok512.bin
+fi
+
+kvd=$build/kvd
+refused "kvd: unknown option" "unrecognized option" "$kvd" --frobnicate
+refused "kvd: bad device" "gpu7" "$kvd" --device gpu7:1G --socket "$dir/x"
+refused "kvd: bad size" "lots" "$kvd" --device host:lots --socket "$dir/x"
+refused "kvd: pool too small" "host" "$kvd" --device host:1K --socket "$dir/x"
+refused "kvd: no such directory" "nodir" "$kvd" --device host:64M --socket "$dir/nodir/x"
+refused "kvd: socket path too long" "108|107|long" "$kvd" --device host:64M --socket "$dir/$(printf 'x%.0s' $(seq 200))"
+refused "kvd: config absent" "no.conf" "$kvd" --config "$dir/no.conf" --socket "$dir/x"
+printf '[kvd]\nfrobnicate = 3\n' >"$dir/bad.conf"
+refused "kvd: unknown knob" "frobnicate" "$kvd" --config "$dir/bad.conf" --socket "$dir/x"
+refused "kvd: bad knob" "spin_us" "$kvd" --set spin_us=abc --socket "$dir/x"
+
+start_kvd --device host:64M
+refused "kvd: already running" "already listens" "$kvd" --device host:64M --socket "$sock"
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+	chmod 755 "$dir"
+	cp "$kvgen" "$build/libkv.so.0" $model "$dir/"
+	refused "kvgen: no permission" "permission.*kvd.sock" setpriv --reuid 65534 --regid 65534 --clear-groups \
+		env LD_LIBRARY_PATH="$dir" "$dir/kvgen" --model "$dir/$(basename $model)" --connect "unix:$sock"
+	cp "$build/kvctl" "$dir/"
+	refused "kvctl: no permission" "admin.*(permission|denied)" setpriv --reuid 65534 --regid 65534 --clear-groups \
+		env LD_LIBRARY_PATH="$dir" "$dir/kvctl" --socket "$sock" status
+else
+	echo "skip no permission: needs root and setpriv"
+fi
+refused "kvctl: unknown command" "frobnicate" "$build/kvctl" --socket "$sock" frobnicate
+refused "kvctl: no command" "command" "$build/kvctl" --socket "$sock"
+refused "kvctl: socket absent" "absent" "$build/kvctl" --socket "$dir/absent" status
+refused "kvbench: unknown benchmark" "frobnicate" "$build/kvbench" --connect "unix:$sock" frobnicate
+refused "kvbench: socket absent" "absent" "$build/kvbench" --connect "unix:$dir/absent" ring
+verdict "kvd stops cleanly" stop_kvd
+
+for t in kvd kvctl kvgen kvbench; do
+	"$build/$t" --help >"$dir/out" 2>&1
+	verdict "$t --help has examples" grep -qi "example" "$dir/out"
+done
+exit $bad
