@@ -57,6 +57,7 @@ struct mm {
 	bool dirty;			/* something changed that a waiting allocation may like */
 	bool more;			/* work is left for mm_tick */
 	bool retry;			/* effects failed that mm_tick issues again */
+	uint64_t retry_ns;		/* when */
 	struct device device[MM_MAX_DEVICES];
 	struct pool tenants, engines, members, caches, binds, extents, nodes, leases, parks, keys;
 	struct pool pendings;

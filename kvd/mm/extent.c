@@ -4,6 +4,8 @@
 #include "event.h"
 #include "import.h"
 
+#define EXTENT_RETRY_NS	100000000ull	/* before a failed destroy or scrub is tried again */
+
 #define FX_EXTENT_SHIFT	4
 #define FX_SEQ_SHIFT	24
 
@@ -406,6 +408,15 @@ void extent_scrub(struct mm *mm, uint32_t ext)
 
 /* ---- completions --------------------------------------------------------------------------- */
 
+/* Due from the first failure on: later calls must not push it away. */
+static void retry_later(struct mm *mm, struct extent *x, uint16_t shards)
+{
+	x->fx_retry |= shards;
+	if (!mm->retry)
+		mm->retry_ns = mm->now_ns + EXTENT_RETRY_NS;
+	mm->retry = true;
+}
+
 static void complete_create(struct mm *mm, uint32_t ext, uint16_t bit, int result)
 {
 	struct extent *x = extent_at(mm, ext);
@@ -427,8 +438,7 @@ static void complete_destroy(struct mm *mm, uint32_t ext, uint16_t bit, int resu
 	struct extent *x = extent_at(mm, ext);
 
 	if (result) {
-		x->fx_retry |= bit;
-		mm->retry = true;
+		retry_later(mm, x, bit);
 	} else {
 		x->fx_ok &= (uint16_t)~bit;
 		uncharge(mm, x, bit);
@@ -441,10 +451,8 @@ static void complete_scrub(struct mm *mm, uint32_t ext, uint16_t bit, int result
 {
 	struct extent *x = extent_at(mm, ext);
 
-	if (result) {
-		x->fx_retry |= bit;
-		mm->retry = true;
-	}
+	if (result)
+		retry_later(mm, x, bit);
 	if (x->fx_todo || x->fx_busy || x->fx_retry)
 		return;
 	free_run(mm, x);
@@ -472,7 +480,7 @@ int extent_complete(struct mm *mm, uint64_t id, int result)
 
 void extent_retry(struct mm *mm)
 {
-	if (!mm->retry)
+	if (!mm->retry || mm->now_ns < mm->retry_ns)
 		return;
 	mm->retry = false;
 	for (uint32_t e = pool_next(mm, &mm->extents, 0); e; e = pool_next(mm, &mm->extents, e)) {
@@ -482,7 +490,7 @@ void extent_retry(struct mm *mm)
 		if (!shards)
 			continue;
 		if (x->fx_todo || x->fx_busy) {
-			mm->retry = true;
+			retry_later(mm, x, shards);
 			continue;
 		}
 		x->fx_retry = 0;

@@ -9,7 +9,6 @@
 #include "lookup.h"
 
 #define ID_REUSE	1024u	/* freed ids rest until so many others have been freed */
-#define RETRY_NS	100000000ull
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
@@ -269,8 +268,8 @@ uint64_t mm_next_deadline(const struct mm *mm)
 
 	if (mm->more)
 		return mm->now_ns;
-	if (mm->retry && mm->now_ns + RETRY_NS < next)
-		next = mm->now_ns + RETRY_NS;
+	if (mm->retry && mm->retry_ns < next)
+		next = mm->retry_ns;
 	return next;
 }
 
