@@ -99,7 +99,7 @@ struct kv_shm_header {
 	uint32_t sq_need_wakeup;	/* kvd sleeps: write the sq eventfd after publishing */
 	uint32_t cq_tail __attribute__((aligned(64)));
 	uint32_t events;
-	uint32_t dead;			/* kvd ended this session: every call is -EPIPE from now on */
+	uint32_t dead; /* kvd ended this session: every call is -EPIPE from now on */
 	/* written by the client */
 	uint32_t sq_tail __attribute__((aligned(64)));
 	uint32_t cq_head __attribute__((aligned(64)));
@@ -109,24 +109,24 @@ struct kv_shm_header {
 
 enum kv_op {
 	KV_OP_NOP = 0,
-	KV_OP_CACHE_OPEN,	/* in: struct kv_cache_desc -> cqe.id cache; out: struct kv_cache_geom */
-	KV_OP_CACHE_CLOSE,	/* cache */
-	KV_OP_ALLOC,		/* cache, group, nr (pages), arg deadline_ms -> out: u64 ids[nr] */
-	KV_OP_FREE,		/* in: u64 ids[nr] */
-	KV_OP_LOOKUP,		/* cache, in: tokens, keys -> out: struct kv_match_out + ids */
-	KV_OP_COMMIT,		/* cache, id lease, in: struct kv_commit_in + arrays -> out: ids */
-	KV_OP_LEASE_DUP,	/* id lease, nr depth_pages (0 whole) -> cqe.id */
-	KV_OP_UNLEASE,		/* in: u32 leases[nr] */
-	KV_OP_PARK,		/* id lease -> cqe.id park */
-	KV_OP_RESUME,		/* id park -> as LOOKUP */
-	KV_OP_UNPARK,		/* id park */
-	KV_OP_DROP_HEAD,	/* id lease, group, nr depth_pages */
-	KV_OP_RESERVE,		/* id device, arg bytes (absolute; 0 gives back) */
-	KV_OP_UNIMPORT,		/* id extent, nr shard: I have unmapped it */
-	KV_OP_EVENTS,		/* -> out: struct kv_event[], cqe.id count; clears KV_EVENT_PENDING */
-	KV_OP_PRESSURE_ACK,	/* id seq, arg bytes given back */
-	KV_OP_VACATE_ACK,	/* id extent */
-	KV_OP_STAT,		/* -> out: struct kv_stat */
+	KV_OP_CACHE_OPEN,  /* in: struct kv_cache_desc -> cqe.id cache; out: struct kv_cache_geom */
+	KV_OP_CACHE_CLOSE, /* cache */
+	KV_OP_ALLOC,	   /* cache, group, nr (pages), arg deadline_ms -> out: u64 ids[nr] */
+	KV_OP_FREE,	   /* in: u64 ids[nr] */
+	KV_OP_LOOKUP,	   /* cache, in: tokens, keys -> out: struct kv_match_out + ids */
+	KV_OP_COMMIT,	   /* cache, id lease, in: struct kv_commit_in + arrays -> out: ids */
+	KV_OP_LEASE_DUP,   /* id lease, nr depth_pages (0 whole) -> cqe.id */
+	KV_OP_UNLEASE,	   /* in: u32 leases[nr] */
+	KV_OP_PARK,	   /* id lease -> cqe.id park */
+	KV_OP_RESUME,	   /* id park -> as LOOKUP */
+	KV_OP_UNPARK,	   /* id park */
+	KV_OP_DROP_HEAD,   /* id lease, group, nr depth_pages */
+	KV_OP_RESERVE,	   /* id device, arg bytes (absolute; 0 gives back) */
+	KV_OP_UNIMPORT,	   /* id extent, nr shard: I have unmapped it */
+	KV_OP_EVENTS,	   /* -> out: struct kv_event[], cqe.id count; clears KV_EVENT_PENDING */
+	KV_OP_PRESSURE_ACK, /* id seq, arg bytes given back */
+	KV_OP_VACATE_ACK,   /* id extent */
+	KV_OP_STAT,	    /* -> out: struct kv_stat */
 	KV_NR_OPS,
 };
 
@@ -172,8 +172,8 @@ enum kv_reason {
 	KV_LEASED,
 	KV_TIMED_OUT,
 	KV_LAYOUT_DIFFERS,
-	KV_BAD_ENTRY = 64,	/* the sqe itself: unknown op, flag, reserved field, offset or size */
-	KV_NOT_LEAD,		/* a member may only import, unimport and ask for events */
+	KV_BAD_ENTRY = 64, /* the sqe itself: unknown op, flag, reserved field, offset or size */
+	KV_NOT_LEAD,	   /* a member may only import, unimport and ask for events */
 };
 
 /* ---- what stands in the data area ---------------------------------------------------------- */

@@ -8,7 +8,7 @@
 
 #define ERR_TEXT_BYTES 512
 
-/* Remembers the text and returns err (negative errno), so that callers can `return err_set(...)`. */
+/* Remembers the text and returns err (negative errno): callers `return err_set(...)`. */
 int err_set(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

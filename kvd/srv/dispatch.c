@@ -395,7 +395,8 @@ static void put(struct answer *a, const void *src, uint64_t bytes)
 	if (bytes > a->pending->out_bytes - cqe->out_bytes)
 		mm_panic("dispatch: an answer larger than the room asked for", __FILE__, __LINE__);
 	if (bytes)
-		memcpy((uint8_t *)a->client->data + a->pending->out_off + cqe->out_bytes, src, bytes);
+		memcpy((uint8_t *)a->client->data + a->pending->out_off + cqe->out_bytes, src,
+		       bytes);
 	cqe->out_bytes += (uint32_t)bytes;
 }
 
@@ -410,7 +411,8 @@ static void answer_cache_open(struct answer *a)
 
 	for (uint32_t i = 0; i < KV_MAX_GROUPS; i++) {
 		g.extent_pages[i] = a->reply->geom[i].extent_pages;
-		memcpy(g.extent_bytes[i], a->reply->geom[i].extent_bytes, sizeof(g.extent_bytes[i]));
+		memcpy(g.extent_bytes[i], a->reply->geom[i].extent_bytes,
+		       sizeof(g.extent_bytes[i]));
 	}
 	a->cqe->id = a->reply->cache;
 	put(a, &g, sizeof(g));
@@ -566,24 +568,28 @@ const char *dispatch_reason_text(uint32_t reason)
 		[KV_OK] = "done",
 		[KV_BAD_ARGUMENT] = "an argument is out of range: see docs/abi.md for its limits",
 		[KV_NO_SUCH_ID] = "no such cache, lease, park, extent or device of this engine: "
-			"ids end with close, unlease, unpark or the engine",
+				  "ids end with close, unlease, unpark or the engine",
 		[KV_STALE_PAGE] = "the page was given back since (its generation differs): "
-			"look the prefix up again",
+				  "look the prefix up again",
 		[KV_NOT_OWNER] = "it belongs to another engine: use what this engine was given",
-		[KV_POOL_FULL] = "the pool is full: free or unlease pages, allocate with a deadline, "
+		[KV_POOL_FULL] =
+			"the pool is full: free or unlease pages, allocate with a deadline, "
 			"or start kvd with a larger --pool",
 		[KV_TENANT_MAX] = "the tenant is at its max: free pages, or raise the max",
 		[KV_TABLE_FULL] = "a table of kvd is full: give ids back, or raise the limit "
-			"(docs/knobs.md)",
+				  "(docs/knobs.md)",
 		[KV_FENCED] = "the engine is fenced (a process of it died): open a new one",
 		[KV_LEASED] = "pages of it are still held or leased: give them back first",
-		[KV_TIMED_OUT] = "no room came free before the deadline: free pages, or wait longer",
-		[KV_LAYOUT_DIFFERS] = "the model key is open with another layout: close that cache, "
+		[KV_TIMED_OUT] =
+			"no room came free before the deadline: free pages, or wait longer",
+		[KV_LAYOUT_DIFFERS] =
+			"the model key is open with another layout: close that cache, "
 			"or use another key",
-		[KV_BAD_ENTRY] = "malformed request: an unknown op or flag, a field the op does not "
+		[KV_BAD_ENTRY] =
+			"malformed request: an unknown op or flag, a field the op does not "
 			"use, or a size that does not fit (docs/abi.md)",
 		[KV_NOT_LEAD] = "a member session may only unmap, ask for events and statistics: "
-			"send it from the lead",
+				"send it from the lead",
 	};
 
 	if (reason < sizeof(text) / sizeof(text[0]) && text[reason])

@@ -6,8 +6,8 @@
  * Invariants: every byte of the entry and of the data area is hostile: the entry is already the
  *             caller's private copy; input is copied out of the data area once, into scratch, and
  *             only the copy is checked and used. Output is bounded by out_bytes of the entry.
- * Ownership:  the caller keeps struct dispatch_pending from dispatch_submit to dispatch_reply (it is
- *             the cookie's meaning); scratch is the caller's, at least data_bytes long.
+ * Ownership:  the caller keeps struct dispatch_pending from dispatch_submit to dispatch_reply (it
+ *             is the cookie's meaning); scratch is the caller's, at least data_bytes long.
  * Context:    one thread; never blocks.
  * Errors:     a bad entry is answered at once in the cqe (dispatch_submit returns 1).
  * See:        ipc/kv_abi.h, tests/fuzz/dispatch_fuzz.c

@@ -419,10 +419,11 @@ void exec_default_config(struct mm_config *cfg, uint32_t nr_devices, const uint6
 		struct mm_device_config *dc = &cfg->device[d];
 
 		dc->pool_bytes = pool_bytes[d];
-		dc->extent_bytes = extent_bytes ? extent_bytes : default_extent_bytes(pool_bytes[d]);
+		dc->extent_bytes =
+			extent_bytes ? extent_bytes : default_extent_bytes(pool_bytes[d]);
 		dc->extent_align = 2 * MIB;
 		total += pool_bytes[d];
-		/* a cache's extents come as near to the target as 2^k pages do: half of it at worst */
+		/* extents come as near to the target as 2^k pages do: half of it at worst */
 		extents += 2 * (pool_bytes[d] / dc->extent_bytes);
 	}
 	cfg->max_tenants = 64;

@@ -2,8 +2,8 @@
 /* dispatch_fuzz - hostile entries and data areas through dispatch, exec and mm
  *
  * Two engines of one tenant, one of another and a member of the first send what the input says: raw
- * entries, or well-formed ones whose ids come from anybody's earlier replies, then damaged by a byte
- * or two. A model on the side keeps who was given what, and dies when an op succeeds on something
+ * entries, or well-formed ones whose ids come from anybody's earlier replies, then damaged by a
+ * byte or two. A model on the side keeps who was given what, and dies when an op succeeds on something
  * that the asking engine does not own, when a frame is granted twice, or when a page crosses
  * tenants. mm_check runs every few steps.
  *
@@ -217,7 +217,8 @@ static void saw_commit(struct world *w, const struct slot *s, const struct kv_cq
 			see_cached(w, s, u64_at(out, i));
 	}
 	if (s->sqe.id)
-		owned_remove(&w->model->leases, s->sqe.id, s->engine, "a commit moved another's lease");
+		owned_remove(&w->model->leases, s->sqe.id, s->engine,
+			     "a commit moved another's lease");
 	granted(&w->model->leases, cqe->id, s->engine);
 	remember_id(w, cqe->id);
 }
@@ -241,7 +242,8 @@ static void saw_arrays(struct world *w, const struct slot *s, const struct kv_cq
 	case KV_OP_UNLEASE:
 		for (uint32_t i = 0; i < s->sqe.nr; i++) {
 			memcpy(&lease, s->in + 4 * i, 4);
-			owned_remove(&w->model->leases, lease, s->engine, "another's lease was released");
+			owned_remove(&w->model->leases, lease, s->engine,
+				     "another's lease was released");
 		}
 		break;
 	case KV_OP_COMMIT:
@@ -264,7 +266,8 @@ static void saw_ids(struct world *w, const struct slot *s, const struct kv_cqe *
 		saw_open(w, s, cqe->id);
 		break;
 	case KV_OP_CACHE_CLOSE:
-		owned_remove(&w->model->caches, s->sqe.cache, s->engine, "another's cache was closed");
+		owned_remove(&w->model->caches, s->sqe.cache, s->engine,
+			     "another's cache was closed");
 		break;
 	case KV_OP_LEASE_DUP:
 		granted(&w->model->leases, cqe->id, s->engine);
@@ -282,7 +285,8 @@ static void saw_ids(struct world *w, const struct slot *s, const struct kv_cqe *
 		map_remove(w->model, w->client[s->client].member, s->sqe.id, s->sqe.nr);
 		break;
 	case KV_OP_UNPARK:
-		owned_remove(&w->model->parks, s->sqe.id, s->engine, "another's park was forgotten");
+		owned_remove(&w->model->parks, s->sqe.id, s->engine,
+			     "another's park was forgotten");
 		break;
 	}
 }
@@ -513,8 +517,8 @@ static uint64_t own_page(struct world *w, uint32_t client, uint32_t cache, uint3
 		uint64_t id = w->pages[(w->nr_pages - 1 - i) % MAX_IDS];
 		struct page *p = page_of(w->model, id, false);
 
-		if (p && p->id == id && p->state == HELD && p->cache == cache && p->group == group &&
-		    p->engine == w->client[client].engine && !skip--)
+		if (p && p->id == id && p->state == HELD && p->cache == cache &&
+		    p->group == group && p->engine == w->client[client].engine && !skip--)
 			return id;
 	}
 	return 0;

@@ -47,7 +47,7 @@ struct mapping {
 };
 
 struct model {
-	uint64_t epoch;			/* of frames[]: those of an earlier input are empty places */
+	uint64_t epoch; /* of frames[]: those of an earlier input are empty places */
 	struct page frames[FRAMES];
 	uint32_t used[FRAMES / 2];	/* places of this epoch */
 	uint32_t nr_frames;

@@ -24,9 +24,11 @@ struct field {
 	void (*get)(const void *record, char *text, union emit_val *);
 };
 
-#define MEMBER(type, member, title, kind)                                                          \
-	{ { #member, title, kind }, offsetof(struct type, member), sizeof(((struct type *)0)->member), \
-	  NULL }
+#define MEMBER(type, member, title, kind) \
+	{ \
+		{ #member, title, kind }, offsetof(struct type, member), \
+			sizeof(((struct type *)0)->member), NULL \
+	}
 #define DERIVED(key, title, kind, get) { { key, title, kind }, 0, 0, get }
 
 static union emit_val value(const struct field *f, const char *record, char *text)

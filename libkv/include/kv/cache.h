@@ -21,12 +21,12 @@ enum kv_group_kind { KV_GROUP_FULL = 1, KV_GROUP_WINDOW = 2, KV_GROUP_STATE = 3 
 
 struct kv_group {
 	uint32_t kind;			/* enum kv_group_kind */
-	uint32_t window_tokens;		/* KV_GROUP_WINDOW: a query sees at most these many last tokens */
+	uint32_t window_tokens; /* KV_GROUP_WINDOW: a query sees at most these many last tokens */
 	struct kv_layout layout;	/* of the whole model; kv_layout_shard() divides it */
 };
 
 struct kv_cache_params {
-	const char *model;		/* name and weights revision; NULL: private to this engine */
+	const char *model; /* name and weights revision; NULL: private to this engine */
 	const char *revision;		/* may be NULL */
 	uint32_t nr_groups, nr_shards;	/* nr_shards 0 means 1 */
 	uint32_t device[KV_MAX_SHARDS];

@@ -2,7 +2,7 @@
 /* kv.h - all of libkv; an engine developer includes this one
  *
  *	pool.h    connect, errors, events        layout.h  what a page holds, its bytes
- *	cache.h   one model's KV                 page.h    raw pages for engines with own block tables
+ *	cache.h   one model's KV                 page.h    raw pages, for own block tables
  *	seq.h     sequences: match, append, fork attn.h    decode attention on the pages
  */
 #ifndef KV_KV_H

@@ -41,9 +41,9 @@ struct kv_view {
 	uint64_t k_row, v_row;		/* between tokens */
 };
 
-KV_API int kv_layout_check(const struct kv_layout *);		/* 0 or -EINVAL, kv_error() says why */
+KV_API int kv_layout_check(const struct kv_layout *); /* 0 or -EINVAL, kv_error() says why */
 KV_API uint64_t kv_layout_page_bytes(const struct kv_layout *);	/* padding included; 0 if invalid */
-KV_API uint64_t kv_layout_token_bytes(const struct kv_layout *);	/* payload only, all layers */
+KV_API uint64_t kv_layout_token_bytes(const struct kv_layout *); /* payload only, all layers */
 KV_API int kv_layout_view(const struct kv_layout *, uint32_t layer, struct kv_view *);
 
 /* The layout of one shard when a model is split over nr_shards ranks: GQA heads are divided

@@ -36,7 +36,7 @@ KV_API int kv_pages_pte(struct kv_cache *, uint32_t group, uint32_t n, const uin
 enum kv_key_kind { KV_KEY_LORA = 1, KV_KEY_SALT = 2, KV_KEY_MEDIA = 3, KV_KEY_OTHER = 4 };
 
 struct kv_key {
-	uint32_t kind;			/* enum kv_key_kind: a LoRA never equals a salt of that name */
+	uint32_t kind; /* enum kv_key_kind: a LoRA never equals a salt of that name */
 	uint32_t position;		/* KV_KEY_MEDIA: first token it stands at; else 0 */
 	const void *data;		/* name, salt or content digest */
 	size_t bytes;

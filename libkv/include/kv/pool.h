@@ -34,10 +34,11 @@ struct kv;
 typedef void kv_pressure_fn(void *ctx, struct kv *, uint64_t bytes, uint64_t deadline_ns);
 
 struct kv_options {
-	const char *name;		/* for people (kvctl engines); default: the program's name */
-	const uint8_t *member_token;	/* 16 bytes from kv_member_token() of the lead: join its engine */
+	const char *name; /* for people (kvctl engines); default: the program's name */
+	const uint8_t
+		*member_token; /* 16 bytes from kv_member_token() of the lead: join its engine */
 	uint32_t rank;			/* the shard this process maps; 0 for a lead */
-	uint32_t wait_ms;		/* how long an allocation may wait for room; 0: fail at once */
+	uint32_t wait_ms; /* how long an allocation may wait for room; 0: fail at once */
 	kv_pressure_fn *on_pressure;	/* may be NULL */
 	void *ctx;
 };

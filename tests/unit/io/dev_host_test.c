@@ -314,7 +314,7 @@ static void test_scrub(void **state)
 	p = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_true(p != MAP_FAILED);
 	memset(p, 0xaa, 2 * MIB);
-	/* what a hostile client can do to the file we share: a hole, and flags of the description */
+	/* what a hostile client can do to the file we share: a hole, file status flags */
 	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 8192, 4096), 0);
 	assert_int_equal(fcntl(fd, F_SETFL, O_APPEND | O_NONBLOCK), 0);
 	assert_int_equal(call(dev, DEV_SCRUB, h, from, to - from).result, 0);

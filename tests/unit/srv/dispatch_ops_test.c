@@ -18,7 +18,8 @@ static void test_open(void **state)
 	struct world *w = *state;
 	struct kv_cache_desc d = desc_of(1, 2);
 	struct kv_cache_geom *g = out(w, A);
-	uint32_t a = open_cache(w, A, 1, 2), b = open_cache(w, B, 1, 2), o = open_cache(w, OTHER, 1, 2);
+	uint32_t a = open_cache(w, A, 1, 2), b = open_cache(w, B, 1, 2),
+		 o = open_cache(w, OTHER, 1, 2);
 
 	assert_int_equal(a, b);
 	assert_int_not_equal(a, o);
@@ -30,7 +31,8 @@ static void test_open(void **state)
 	d.layout_key[0] ^= 1;
 	expect(call(w, A, open_sqe(w, A, &d)), -EINVAL, KV_LAYOUT_DIFFERS);
 	expect(call(w, A, (struct kv_sqe){ .op = KV_OP_CACHE_CLOSE, .cache = a }), 0, KV_OK);
-	assert_int_not_equal(call(w, A, (struct kv_sqe){ .op = KV_OP_CACHE_CLOSE, .cache = a }).res, 0);
+	assert_int_not_equal(call(w, A, (struct kv_sqe){ .op = KV_OP_CACHE_CLOSE, .cache = a }).res,
+			     0);
 }
 
 static void test_alloc_and_free(void **state)
@@ -416,7 +418,8 @@ static void test_ids_of_others(void **state)
 	expect(call(w, OTHER, lookup_sqe(w, OTHER, cache, 48, 0, 0)), -ENOENT, KV_NO_SUCH_ID);
 	expect(call(w, OTHER, commit_sqe(w, OTHER, cache, held, 2, 3)), -ENOENT, KV_NO_SUCH_ID);
 	assert_true(call(w, OTHER, alloc_sqe(cache, 0, 1, 1000)).res < 0);
-	assert_true(call(w, OTHER, (struct kv_sqe){ .op = KV_OP_CACHE_CLOSE, .cache = cache }).res < 0);
+	assert_true(call(w, OTHER, (struct kv_sqe){ .op = KV_OP_CACHE_CLOSE, .cache = cache }).res <
+		    0);
 	e = w->client[A].engine - 1;
 	assert_true(mm_next_engine(exec_mm(w->x), &e, &after));
 	assert_memory_equal(&before, &after, sizeof(before));

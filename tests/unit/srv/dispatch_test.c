@@ -63,8 +63,8 @@ static void test_unused_fields(void **state)
 			if (!(bit & ops[i].flags))
 				expect(call(w, A, s), -EINVAL, KV_BAD_ENTRY);
 		}
-		expect(call(w, A, (struct kv_sqe){ .op = ops[i].op, .reserved = 1ull << 63 }), -EINVAL,
-		       KV_BAD_ENTRY);
+		expect(call(w, A, (struct kv_sqe){ .op = ops[i].op, .reserved = 1ull << 63 }),
+		       -EINVAL, KV_BAD_ENTRY);
 	}
 	for (unsigned int op = KV_NR_OPS; op < 256; op++)
 		expect(call(w, A, (struct kv_sqe){ .op = (uint8_t)op }), -EINVAL, KV_BAD_ENTRY);
@@ -89,10 +89,12 @@ static void test_members_only_map(void **state)
 
 static void test_ranges(void **state)
 {
-	static const struct { uint64_t off; uint32_t bytes; } bad[] = {
-		{ DATA_BYTES + 1, 0 }, { DATA_BYTES, 8 }, { DATA_BYTES - 7, 8 }, { 0, DATA_BYTES + 1 },
-		{ 0, UINT32_MAX }, { UINT64_MAX, 8 }, { UINT64_MAX - 7, 8 }, { UINT64_MAX, UINT32_MAX },
-		{ 1ull << 32, 8 }, { 1ull << 63, 1u << 31 },
+	static const struct { uint64_t off; uint32_t bytes;
+	} bad[] = {
+		{ DATA_BYTES + 1, 0 },	  { DATA_BYTES, 8 },	      { DATA_BYTES - 7, 8 },
+		{ 0, DATA_BYTES + 1 },	  { 0, UINT32_MAX },	      { UINT64_MAX, 8 },
+		{ UINT64_MAX - 7, 8 },	  { UINT64_MAX, UINT32_MAX }, { 1ull << 32, 8 },
+		{ 1ull << 63, 1u << 31 },
 	};
 	struct world *w = *state;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dispatch_world - four clients, one mm, one device without memory: the stage of the dispatch tests
  *
- * Model:      call() is a client's request and its answer; begin() and finish() are its halves. Each
- *             *_sqe() puts a well-formed input into the client's data area and returns the entry for
- *             it, so a test damages what it is about and nothing else. mm_check runs at each step.
+ * Model:      call() is a client's request and its answer; begin() and finish() are its halves.
+ *             Each *_sqe() puts a well-formed input into the client's data area and returns the entry
+ *             for it, so a test damages what it is about and nothing else. mm_check runs at each step.
  * Ownership:  setup() makes a world of its own for each test, teardown() ends it.
  * Context:    a header, since each test is one program; it defines mm_panic.
  * See:        dispatch_test.c (the entry), dispatch_ops_test.c (what ops do), fake_dev.h
@@ -250,8 +250,8 @@ static inline struct kv_sqe alloc_sqe(uint32_t cache, uint32_t group, uint32_t n
 	};
 }
 
-static inline void alloc(struct world *w, enum who who, uint32_t cache, uint32_t group, uint64_t *ids,
-		  uint32_t nr)
+static inline void alloc(struct world *w, enum who who, uint32_t cache, uint32_t group,
+			 uint64_t *ids, uint32_t nr)
 {
 	struct kv_cqe c = call(w, who, alloc_sqe(cache, group, nr, 1000));
 
@@ -268,7 +268,8 @@ static inline struct kv_sqe ids_sqe(struct world *w, enum who who, uint8_t op, c
 	return (struct kv_sqe){ .op = op, .nr = nr, .in_off = 64, .in_bytes = nr * size };
 }
 
-static inline struct kv_sqe free_sqe(struct world *w, enum who who, const uint64_t *ids, uint32_t nr)
+static inline struct kv_sqe free_sqe(struct world *w, enum who who, const uint64_t *ids,
+				     uint32_t nr)
 {
 	return ids_sqe(w, who, KV_OP_FREE, ids, nr, 8);
 }

@@ -473,7 +473,8 @@ static void test_broken_effects_panic(void **state)
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct fix *f = *state;
 
-		effect((enum mm_effect_kind)bad[i].kind, 1, bad[i].extent, bad[i].shard, bad[i].device);
+		effect((enum mm_effect_kind)bad[i].kind, 1, bad[i].extent, bad[i].shard,
+		       bad[i].device);
 		assert_true(run_panics(f->x));
 		f->x->running = false;
 	}
