@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/log.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -72,6 +75,19 @@ static void make_printable(char *s, size_t n)
 			s[i] = '?';
 }
 
+/* Never waits for who reads it: a pipe that has room at all has room for a line. False: lost. Not
+ * O_NONBLOCK, which whoever gave us the file would get too. */
+static bool put_line(const char *line, size_t n)
+{
+	struct pollfd p = { .fd = sink, .events = POLLOUT };
+
+	if (send(sink, line, n, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+		return true;
+	if (errno != ENOTSOCK || poll(&p, 1, 0) != 1 || !(p.revents & POLLOUT))
+		return false;
+	return write(sink, line, n) >= 0;
+}
+
 void log_write(struct log_site *site, enum log_level level, const char *fmt, ...)
 {
 	char line[LOG_LINE_BYTES];
@@ -96,8 +112,8 @@ void log_write(struct log_site *site, enum log_level level, const char *fmt, ...
 	va_end(ap);
 	make_printable(line + text, n - text);
 	line[n++] = '\n';
-	if (write(sink, line, n) < 0)
-		goto out;	/* nowhere left to complain */
+	if (!put_line(line, n))
+		site->dropped += dropped + 1;
 out:
 	pthread_mutex_unlock(&lock);
 }

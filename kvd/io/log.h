@@ -6,8 +6,9 @@
  * Invariants: whatever a client put into an argument, the output is one line of printable text.
  *             A call site may speak LOG_BURST times in LOG_WINDOW_NS; what it says beyond that is
  *             counted and reported by its next message, so nobody can flood the log. Errors that
- *             end the daemon come once and are not affected.
- * Context:    any thread; takes a mutex; one write() a line.
+ *             end the daemon come once and are not affected. A line that nobody reads (a full pipe,
+ *             a stopped terminal) is dropped and counted alike.
+ * Context:    any thread; takes a mutex; one write() a line, which does not wait.
  * Limits:     LOG_LINE_BYTES a line, the rest is cut.
  * See:        tests/unit/io/log_test.c
  */

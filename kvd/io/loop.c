@@ -15,6 +15,7 @@
 #define CQ_ENTRIES	4096u
 #define REAP_BATCH	64u
 #define STOP_NS		(2 * NS_PER_S)
+#define DUE_NS		(NS_PER_S / 100)	/* between two tries at what the kernel refused */
 
 enum op_kind {
 	OP_FREE = 0,
@@ -24,6 +25,7 @@ enum op_kind {
 	OP_SEND,
 	OP_SIGNAL,
 	OP_TIMEOUT,
+	OP_CLOSE,	/* never the kernel's: an fd to close when it cannot be named any more */
 };
 
 /* Everything the kernel points into while a message is in flight. */
@@ -39,6 +41,7 @@ struct packet {
 struct op {
 	enum op_kind kind;
 	bool cancelled;
+	bool due_start, due_cancel;	/* the submission queue had no room */
 	uint32_t gen;
 	int fd;
 	loop_fn *fn;
@@ -55,6 +58,7 @@ struct loop {
 	struct io_uring ring;
 	bool started;
 	uint32_t nr_ops, nr_live, free_head;	/* index + 1 */
+	uint32_t nr_due;		/* due bits set, and OP_CLOSE */
 	uint64_t wakeups;
 	struct op op[];
 };
@@ -184,7 +188,8 @@ static void submit(struct loop *l)
 		io_uring_submit(&l->ring);
 }
 
-/* NULL only before the loop runs, with more than SQ_ENTRIES operations started. */
+/* NULL when the queue is full and the kernel takes nothing: before the loop runs, or when it is
+ * short of memory. What was to be done is then due, and loop_wait comes back to it. */
 static struct io_uring_sqe *get_sqe(struct loop *l)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&l->ring);
@@ -218,20 +223,40 @@ static void prep(struct op *op, struct io_uring_sqe *sqe)
 		io_uring_prep_timeout(sqe, &op->at, 0, IORING_TIMEOUT_ABS);
 		break;
 	case OP_FREE:
+	case OP_CLOSE:
 		abort();
 	}
 }
 
-static uint64_t start(struct loop *l, struct op *op)
+/* What is due is named to the kernel in any order; ids and cancellation do not depend on it. */
+static bool push_start(struct loop *l, struct op *op)
 {
 	struct io_uring_sqe *sqe = get_sqe(l);
 
-	if (!sqe) {
-		op_put(l, op);
-		return 0;
-	}
+	if (!sqe)
+		return false;
 	prep(op, sqe);
 	io_uring_sqe_set_data64(sqe, op_id(l, op));
+	return true;
+}
+
+static bool push_cancel(struct loop *l, struct op *op)
+{
+	struct io_uring_sqe *sqe = get_sqe(l);
+
+	if (!sqe)
+		return false;
+	io_uring_prep_cancel64(sqe, op_id(l, op), 0);
+	io_uring_sqe_set_data64(sqe, 0);
+	return true;
+}
+
+static uint64_t start(struct loop *l, struct op *op)
+{
+	if (!push_start(l, op)) {
+		op->due_start = true;
+		l->nr_due++;
+	}
 	return op_id(l, op);
 }
 
@@ -274,7 +299,6 @@ static uint64_t start_packet(struct loop *l, enum op_kind kind, int fd, struct p
 			     size_t len, loop_fn *fn, void *ctx)
 {
 	struct op *op = p ? op_get(l, kind, fd, fn, ctx) : NULL;
-	uint64_t id;
 
 	if (!op) {
 		free(p);
@@ -284,10 +308,7 @@ static uint64_t start_packet(struct loop *l, enum op_kind kind, int fd, struct p
 	p->hdr.msg_iov = &p->iov;
 	p->hdr.msg_iovlen = 1;
 	op->packet = p;
-	id = start(l, op);
-	if (!id)
-		free(p);
-	return id;
+	return start(l, op);
 }
 
 /* No room for control data: the kernel then drops what a client attached and says MSG_CTRUNC, so
@@ -331,25 +352,36 @@ uint64_t loop_send(struct loop *l, int fd, const void *data, size_t len, const i
 void loop_cancel(struct loop *l, uint64_t id)
 {
 	struct op *op = op_find(l, id);
-	struct io_uring_sqe *sqe;
 
-	if (!op || op->cancelled)
+	if (!op || op->cancelled || op->kind == OP_CLOSE)
 		return;
 	op->cancelled = true;
-	sqe = get_sqe(l);
-	if (sqe) {
-		io_uring_prep_cancel64(sqe, id, 0);
-		io_uring_sqe_set_data64(sqe, 0);
+	if (!push_cancel(l, op)) {
+		op->due_cancel = true;
+		l->nr_due++;
 	}
 }
 
-/* A started operation names its file by number until it is submitted. */
+static bool all_submitted(const struct loop *l)
+{
+	return !l->nr_due && !io_uring_sq_ready(&l->ring);
+}
+
+/* A started operation names its file by number until it is submitted: with one that the kernel has
+ * not taken yet, the number must not be used again. */
 void loop_close(struct loop *l, int fd)
 {
+	struct op *op = NULL;
+
 	if (fd < 0)
 		return;
 	submit(l);
-	close(fd);
+	if (l->started && !all_submitted(l))
+		op = op_get(l, OP_CLOSE, fd, NULL, NULL);
+	if (op)
+		l->nr_due++;
+	else
+		close(fd);
 }
 
 static int result_of(enum op_kind kind, int res)
@@ -364,6 +396,7 @@ static void finish(struct loop *l, struct op *op, int res)
 	struct op was = *op;
 	bool has_packet = was.kind == OP_RECV || was.kind == OP_SEND;
 
+	l->nr_due -= (uint32_t)was.due_start + was.due_cancel;
 	op_put(l, op);
 	if (was.kind == OP_ACCEPT && was.cancelled && res >= 0)
 		close(res);
@@ -395,16 +428,8 @@ static void complete(struct loop *l, const struct reaped *r)
 		return;
 	}
 	/* The kernel may end a multishot poll on its own (a full completion queue): go on. */
-	if (!(r->flags & IORING_CQE_F_MORE)) {
-		struct io_uring_sqe *sqe = get_sqe(l);
-
-		if (!sqe) {
-			finish(l, op, -EBUSY);
-			return;
-		}
-		prep(op, sqe);
-		io_uring_sqe_set_data64(sqe, r->user_data);
-	}
+	if (!(r->flags & IORING_CQE_F_MORE))
+		start(l, op);
 	op->fn(op->ctx, r->res, NULL);
 }
 
@@ -433,6 +458,47 @@ static bool kernel_has_work(const struct loop *l)
 	return flags & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
 }
 
+/* True when it is done or needs no more. */
+static bool do_due(struct loop *l, struct op *op)
+{
+	if (op->due_start && op->cancelled) {
+		finish(l, op, -ECANCELED);
+		return true;
+	}
+	if (op->due_start && push_start(l, op)) {
+		op->due_start = false;
+		l->nr_due--;
+	}
+	if (op->due_cancel && push_cancel(l, op)) {
+		op->due_cancel = false;
+		l->nr_due--;
+	}
+	return !op->due_start && !op->due_cancel;
+}
+
+/* Again what found no room. Files are closed once no operation names one by number. */
+static void run_due(struct loop *l)
+{
+	uint32_t nr_close = 0;
+	bool room = true;
+
+	for (uint32_t i = 0; i < l->nr_ops && room; i++)
+		if (l->op[i].kind == OP_CLOSE)
+			nr_close++;
+		else if (l->op[i].kind != OP_FREE)
+			room = do_due(l, &l->op[i]);
+	submit(l);
+	if (l->nr_due > nr_close || io_uring_sq_ready(&l->ring))
+		return;
+	for (uint32_t i = 0; i < l->nr_ops; i++) {
+		if (l->op[i].kind == OP_CLOSE) {
+			close(l->op[i].fd);
+			l->nr_due--;
+			op_put(l, &l->op[i]);
+		}
+	}
+}
+
 /* liburing 2.3 declares io_uring_enable_rings, but its library does not export it. */
 static int start_ring(struct loop *l)
 {
@@ -443,6 +509,11 @@ static int start_ring(struct loop *l)
 					NULL, 0);
 	l->started = ret >= 0;
 	return ret < 0 ? ret : 0;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
 }
 
 static void sleep_until(struct loop *l, uint64_t until_ns)
@@ -466,6 +537,10 @@ int loop_wait(struct loop *l, uint64_t until_ns)
 
 	if (ret < 0)
 		return ret;
+	if (l->nr_due)
+		run_due(l);
+	if (l->nr_due)		/* still none: come back soon */
+		until_ns = earlier(until_ns, loop_now() + DUE_NS);
 	if (until_ns && !io_uring_cq_ready(&l->ring))
 		sleep_until(l, until_ns);
 	else if (kernel_has_work(l))
@@ -509,5 +584,7 @@ void loop_destroy(struct loop *l)
 	for (uint32_t i = 0; i < l->nr_ops; i++)
 		if (l->op[i].kind == OP_RECV || l->op[i].kind == OP_SEND)
 			packet_free(l->op[i].packet);
+		else if (l->op[i].kind == OP_CLOSE)
+			close(l->op[i].fd);
 	free(l);
 }

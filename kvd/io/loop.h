@@ -14,7 +14,9 @@
  *             loop_stop. Callbacks run inside loop_wait only. Never blocks but in loop_wait.
  * Units:      ns of CLOCK_MONOTONIC.
  * Cost:       one io_uring_enter a sleep; none while nothing is pending (loop_wait until 0).
- * Limits:     max_ops operations; beyond that an id of 0 comes back and nothing was started.
+ * Limits:     max_ops operations; beyond that an id of 0 comes back and nothing was started. What
+ *             the kernel does not take at once (its queue is full, it has no memory) is tried again
+ *             by each loop_wait.
  * Errors:     res of a callback: >= 0 by operation, or -errno.
  * See:        tests/unit/io/loop_test.c
  */

@@ -19,7 +19,9 @@
 #define SO_PEERPIDFD 77		/* Linux 6.5 */
 #endif
 
-#define BACKLOG	64
+#define BACKLOG		64
+#define LOCK_TRIES	50
+#define LOCK_STEP_US	20000
 
 #define say(err, len, ...) snprintf((err), (len), __VA_ARGS__)
 
@@ -49,27 +51,39 @@ static int find_group(const char *name, gid_t *gid, char *err, size_t err_len)
 	return 0;
 }
 
+/* A daemon holds it for moments, but anybody who can read the directory may hold it for ever. */
+static int take_lock(int fd)
+{
+	for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return -errno;
+		if (i == LOCK_TRIES)
+			return -EBUSY;
+		usleep(LOCK_STEP_US);
+	}
+	return 0;
+}
+
 /* Held while the old file is probed and replaced, so that two starting daemons take turns. */
 static int lock_directory(const char *path, char *err, size_t err_len)
 {
 	char *copy = strdup(path);
 	const char *dir = copy ? dirname(copy) : ".";
 	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int ret = fd < 0 ? -errno : take_lock(fd);
 
-	if (fd < 0 || flock(fd, LOCK_EX) < 0) {
-		int ret = -errno;
-
+	if (ret == -EBUSY)
+		say(err, err_len,
+		    "somebody holds a lock on directory '%s' of socket '%s': find out who with "
+		    "lslocks, or choose another --socket", dir, path);
+	else if (ret < 0)
 		say(err, err_len,
 		    "cannot use directory '%s' for socket '%s': %s; create it or choose "
-		    "another --socket",
-		    dir, path, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		free(copy);
-		return ret;
-	}
+		    "another --socket", dir, path, strerror(-ret));
 	free(copy);
-	return fd;
+	if (ret < 0 && fd >= 0)
+		close(fd);
+	return ret < 0 ? ret : fd;
 }
 
 /* Non-blocking: a live daemon with a full backlog says EAGAIN and is no less alive. */
@@ -173,13 +187,15 @@ int sock_listen(const struct sock_place *at, char *err, size_t err_len)
 void sock_unlink(const char *path, int fd)
 {
 	struct sockaddr_un sa;
-	int lock = lock_directory(path, NULL, 0);
+	int lock;
 
 	shutdown(fd, SHUT_RDWR);
+	lock = lock_directory(path, NULL, 0);
+	if (lock < 0)
+		return;
 	if (fill_address(path, &sa, NULL, 0) == 0 && !answers(&sa))
 		unlink(path);
-	if (lock >= 0)
-		close(lock);
+	close(lock);
 }
 
 uint64_t sock_start_time(pid_t pid)
@@ -235,6 +251,30 @@ static int pidfd_by_number(pid_t pid, uid_t uid)
 	return fd;
 }
 
+static bool read_line(const char *path, char *line, int len)
+{
+	FILE *f = fopen(path, "re");
+	bool ok = f && fgets(line, len, f);
+
+	if (f)
+		fclose(f);
+	return ok;
+}
+
+/* Every user whom our namespace does not map shows as this one uid. Outside of all namespaces there
+ * is no such user, and the number is an account like any other. */
+static bool is_nobody(uid_t uid)
+{
+	unsigned int overflow = 65534, inside, outside, count;
+	char line[128];
+
+	if (read_line("/proc/sys/fs/overflowuid", line, sizeof(line)))
+		sscanf(line, "%u", &overflow);
+	if (uid != overflow || !read_line("/proc/self/uid_map", line, sizeof(line)))
+		return false;
+	return sscanf(line, "%u %u %u", &inside, &outside, &count) == 3 && count != UINT32_MAX;
+}
+
 int sock_peer(int fd, struct sock_peer *peer)
 {
 	struct ucred cred;
@@ -256,6 +296,7 @@ int sock_peer(int fd, struct sock_peer *peer)
 	}
 	*peer = (struct sock_peer){
 		.pid = cred.pid, .uid = cred.uid, .gid = cred.gid, .pidfd = pidfd,
+		.nobody = is_nobody(cred.uid),
 	};
 	return 0;
 }

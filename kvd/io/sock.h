@@ -6,7 +6,8 @@
  *             answers on is (two daemons that start at once are told apart by a lock on the
  *             directory). Anything that is not a socket is left alone.
  * Ownership:  the caller closes fd and pidfd, and removes the path with sock_unlink.
- * Context:    startup and accept; never blocks on a peer.
+ * Context:    startup, accept and stop; never blocks on a peer, and at most LOCK_TRIES * LOCK_STEP_US
+ *             on whoever holds the directory's lock, which anybody who may read it can.
  * Errors:     -errno, with one line in err that names the path and the way out.
  * See:        tests/unit/io/sock_test.c
  */
@@ -28,11 +29,13 @@ struct sock_peer {
 	pid_t pid;		/* 0: the kernel cannot say (another pid namespace) */
 	uid_t uid;
 	gid_t gid;
+	bool nobody;		/* uid is the overflow uid: some user our namespace does not map */
 	int pidfd;		/* -1 only when pid is 0 and the kernel has no SO_PEERPIDFD */
 };
 
 int sock_listen(const struct sock_place *, char *err, size_t err_len);
-void sock_unlink(const char *path, int fd);	/* only if path is still fd's own socket */
+/* Only if path is still fd's own socket and nobody holds the lock: a stale file does no harm. */
+void sock_unlink(const char *path, int fd);
 
 /* -ESRCH: the process that connected is gone, or its pid may have a new owner. */
 int sock_peer(int fd, struct sock_peer *);

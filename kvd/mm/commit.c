@@ -139,21 +139,24 @@ static int check_room(struct mm *mm, const struct plan *p, struct mm_reply *rp)
 	uint32_t nodes = mm->nodes.max - mm->nr_pinned_nodes, keys = mm->nr_idle_keys;
 	uint32_t units = mm->token_buddy.units - mm->nr_pinned_units;
 	uint32_t want_keys = new_keys(mm, p);
+	int err;
 
 	for (uint32_t n = p->at; n && !node_at(mm, n)->pins; n = node_at(mm, n)->parent) {
 		nodes--;
 		units -= node_units(node_at(mm, n)->nr_tokens);
 		keys -= node_at(mm, n)->key && keys;
 	}
-	if (!p->lease && pool_full(&mm->leases))
-		return reply_table_full(rp, mm, max_leases);
+	err = lease_room(mm, p->engine, p->lease ? 0 : 1, rp);
+	if (err)
+		return err;
 	if (nodes < p->rq->commit.nr_pages - p->nr_old)
 		return reply_table_full(rp, mm, max_nodes);
 	if (units < new_units(mm, p))
 		return reply_table_full(rp, mm, max_tokens);
-	if (mm->keys.max - mm->keys.nr_used + keys < want_keys)
-		return reply_table_full(rp, mm, max_keys);
-	return 0;
+	if (!want_keys)
+		return 0;
+	return reply_share_of(rp, max_keys, engine_at(mm, p->engine)->nr_keys, want_keys,
+			      pool_free(&mm->keys) + keys);
 }
 
 /* Own coldest node first, else the coldest of all. */
@@ -196,7 +199,7 @@ static int make_room(struct mm *mm, const struct plan *p, struct mm_reply *rp)
 		if (!run[i])
 			goto undo;
 		do
-			key[i] = digest ? key_get(mm, digest) : 0;
+			key[i] = digest ? key_get(mm, p->engine, digest) : 0;
 		while (digest && !key[i] && evict_one(mm, p->bind));
 		MM_ASSERT(!digest || key[i]);
 	}

@@ -41,7 +41,7 @@ struct engine {
 	bool fenced, draining;
 	struct list members, binds, leases, parks;
 	uint32_t nr_scrubs;		/* extents with scrubs on their way */
-	uint32_t nr_pending;
+	uint32_t nr_pending, nr_keys;	/* keys: owned and pinned */
 	uint64_t reserved[MM_MAX_DEVICES];
 	struct pressure pressure;
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;

@@ -21,12 +21,15 @@ uint32_t key_find(const struct mm *mm, const uint8_t *digest)
 	return KEY_UNKNOWN;
 }
 
-uint32_t key_get(struct mm *mm, const uint8_t *digest)
+uint32_t key_get(struct mm *mm, uint32_t engine, const uint8_t *digest)
 {
 	uint32_t k = key_find(mm, digest), *head = head_of(mm, digest);
+	uint32_t owner = pool_id(mm, &mm->engines, engine);
 
 	if (k != KEY_UNKNOWN) {
 		key_at(mm, k)->nr_refs++;
+		if (!key_at(mm, k)->nr_pinned)
+			key_at(mm, k)->owner = owner;
 		return k;
 	}
 	k = pool_get(mm, &mm->keys);
@@ -34,6 +37,7 @@ uint32_t key_get(struct mm *mm, const uint8_t *digest)
 		return NIL;
 	memcpy(key_at(mm, k)->digest, digest, MM_KEY_BYTES);
 	key_at(mm, k)->nr_refs = 1;
+	key_at(mm, k)->owner = owner;
 	mm->nr_idle_keys++;
 	key_at(mm, k)->next = *head;
 	*head = k;
@@ -57,14 +61,23 @@ void key_put(struct mm *mm, uint32_t key)
 	pool_put(mm, &mm->keys, key);
 }
 
+static void count(struct mm *mm, const struct key *k, uint32_t by)
+{
+	uint32_t owner = pool_find(mm, &mm->engines, k->owner);
+
+	mm->nr_idle_keys -= by;
+	if (owner)
+		engine_at(mm, owner)->nr_keys += by;
+}
+
 void key_pin(struct mm *mm, uint32_t key)
 {
 	if (key && !key_at(mm, key)->nr_pinned++)
-		mm->nr_idle_keys--;
+		count(mm, key_at(mm, key), 1);
 }
 
 void key_unpin(struct mm *mm, uint32_t key)
 {
 	if (key && !--key_at(mm, key)->nr_pinned)
-		mm->nr_idle_keys++;
+		count(mm, key_at(mm, key), -1u);
 }

@@ -77,6 +77,14 @@ uint32_t lease_find(const struct mm *mm, uint32_t engine, uint32_t id)
 	return lease && lease_at(mm, lease)->engine == engine ? lease : NIL;
 }
 
+int lease_room(const struct mm *mm, uint32_t engine, uint32_t nr, struct mm_reply *rp)
+{
+	if (!nr)
+		return 0;
+	return reply_share_of(rp, max_leases, engine_at(mm, engine)->leases.nr, nr,
+			      pool_free(&mm->leases));
+}
+
 static uint32_t find(struct mm *mm, const struct mm_request *rq, uint32_t id,
 		     struct mm_reply *rp, int *err)
 {
@@ -100,8 +108,9 @@ int lease_op_dup(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp
 	depth = rq->lease.depth_pages ? rq->lease.depth_pages : depth_of(mm, node);
 	if (depth > depth_of(mm, node))
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, depth, depth_of(mm, node));
-	if (pool_full(&mm->leases))
-		return reply_table_full(rp, mm, max_leases);
+	err = lease_room(mm, l->engine, 1, rp);
+	if (err)
+		return err;
 	while (depth_of(mm, node) > depth)
 		node = node_at(mm, node)->parent;
 	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)

@@ -31,7 +31,9 @@ struct lease {
 	bool mark;
 };
 
-/* drop NULL: needs everything. The pool is known not to be full. */
+/* May the engine have nr more leases? 0, or an error with its share. */
+int lease_room(const struct mm *, uint32_t engine, uint32_t nr, struct mm_reply *);
+/* drop NULL: needs everything. There is known to be room. */
 uint32_t lease_create(struct mm *, uint32_t bind, uint32_t node, const uint32_t *drop);
 void lease_release(struct mm *, uint32_t lease);
 void lease_move(struct mm *, uint32_t lease, uint32_t node);	/* to a descendant; id changes */

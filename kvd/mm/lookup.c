@@ -134,10 +134,11 @@ static int give(struct mm *mm, struct hit *h, uint32_t flags, struct mm_reply *r
 	const struct cache *c = cache_at(mm, h->cache);
 	bool take = h->tail && flags & MM_LOOKUP_ADOPT && adoptable(mm, h);
 	uint32_t want = (h->depth ? 1 : 0) + (h->tail && !take ? 1 : 0), *path = core_path(mm);
+	int err = lease_room(mm, bind_at(mm, h->bind)->engine, want, rp);
 	uint64_t *pages;
 
-	if (mm->leases.max - mm->leases.nr_used < want)
-		return reply_table_full(rp, mm, max_leases);
+	if (err)
+		return err;
 	rp->cache = pool_id(mm, &mm->caches, h->cache);
 	rp->nr_pages = h->depth;
 	rp->nr_groups = c->desc.nr_groups;

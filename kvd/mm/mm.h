@@ -36,6 +36,7 @@
 #define MM_MAX_SHARDS	16
 #define MM_MAX_DEVICES	8
 #define MM_KEY_BYTES	32	/* digests: model key, extra key */
+#define MM_MAX_WAIT_NS	3600000000000ull /* an allocation's deadline is at most so far ahead */
 #define MM_NO_ID	0u	/* ids of engines, members, caches, leases, parks start at 1 */
 
 /* A page id: extent 20 bits | slot 20 bits | generation 24 bits (never 0, so no id is 0). */
@@ -54,6 +55,12 @@ struct mm_device_config {
 	bool scrub;			/* scrub frames before another engine gets them */
 };
 
+/* max_caches, max_leases, max_parks, max_keys and max_pending are shared by all engines: one may take
+ * one more only while it has fewer than are left, so alone it gets half of a table, next to others
+ * as hungry an equal part with one part left over, and a newcomer never finds a table empty. What
+ * it may have at most at the moment is its share (MM_TABLE_FULL, b). Counted are caches it opened
+ * first (as long as they are open or have extents on their way out), its leases, parks and waiting
+ * allocations, and those of the keys it brought that leases keep from reclaim. */
 struct mm_config {
 	uint64_t seed;
 	uint32_t nr_devices;
@@ -186,7 +193,7 @@ enum mm_reason {
 	MM_NOT_OWNER,
 	MM_POOL_FULL,		/* a: bytes wanted, b: bytes the pool has free */
 	MM_TENANT_MAX,		/* a: tenant's max, b: its charge */
-	MM_TABLE_FULL,		/* a: which limit (offset in mm_config), b: its value */
+	MM_TABLE_FULL,	/* a: which limit (offset in mm_config), b: its value or the engine's share */
 	MM_FENCED,
 	MM_LEASED,
 	MM_TIMED_OUT,

@@ -70,9 +70,11 @@ int park_op_park(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp
 	lease = lease_find(mm, engine, rq->park.lease);
 	if (!lease)
 		return reply_error(rp, -ENOENT, MM_NO_SUCH_ID, rq->park.lease, 0);
+	err = reply_share_of(rp, max_parks, engine_at(mm, engine)->parks.nr, 1,
+			     pool_free(&mm->parks));
+	if (err)
+		return err;
 	park = pool_get(mm, &mm->parks);
-	if (!park)
-		return reply_table_full(rp, mm, max_parks);
 	p = park_at(mm, park);
 	p->engine = engine;
 	p->bind = lease_at(mm, lease)->bind;

@@ -350,6 +350,12 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 
 /* ---- the queue ----------------------------------------------------------------------------- */
 
+static int share_full(const struct mm *mm, uint32_t engine, struct mm_reply *rp)
+{
+	return reply_share_of(rp, max_pending, engine_at(mm, engine)->nr_pending, 1,
+			      pool_free(&mm->pendings));
+}
+
 static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 {
 	const struct cache *c = cache_at(mm, w->cache);
@@ -369,7 +375,7 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 		reply_error(rp, -ENOMEM, MM_POOL_FULL, w->nr, 0);
 	rp->result = rp->reason == MM_TENANT_MAX ? -EDQUOT : -ENOMEM;
 	if (!w->may_wait && rp->reason != MM_TENANT_MAX && (room || w->deadline_ns))
-		rp->result = reply_table_full(rp, mm, max_pending);
+		rp->result = share_full(mm, bind_at(mm, w->bind)->engine, rp);
 	else if (w->deadline_ns && w->deadline_ns <= mm->now_ns)
 		rp->reason = MM_TIMED_OUT;
 }
@@ -421,13 +427,15 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 
 	if (!engine)
 		return err;
+	if (w.deadline_ns > mm->now_ns && w.deadline_ns - mm->now_ns > MM_MAX_WAIT_NS)
+		w.deadline_ns = mm->now_ns + MM_MAX_WAIT_NS;
 	w.bind = cache_bind(mm, engine, rq->cache, rp, &err);
 	if (!w.bind)
 		return err;
 	w.cache = bind_at(mm, w.bind)->cache;
 	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
-	w.may_wait = !pool_full(&mm->pendings);
+	w.may_wait = !share_full(mm, engine, rp);
 	w.claimed = slab(mm, &w)->pend_pages;
 	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next)
 		if (pending_at(mm, p)->bars & devices_of(mm, w.bind))

@@ -43,6 +43,11 @@ uint32_t pool_find(const struct mm *, const struct pool *, uint32_t id);	/* 0: n
 uint32_t pool_next(const struct mm *, const struct pool *, uint32_t i);	/* live, after i; 0 */
 void pool_renew(struct mm *, struct pool *, uint32_t i); /* the old id dies, a new one is born */
 
+static inline uint32_t pool_free(const struct pool *p)
+{
+	return p->max - p->nr_used;
+}
+
 static inline bool pool_full(const struct pool *p)
 {
 	return p->nr_used == p->max;

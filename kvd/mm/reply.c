@@ -68,3 +68,12 @@ int reply_error(struct mm_reply *rp, int result, enum mm_reason reason, uint64_t
 	rp->b = b;
 	return result;
 }
+
+int reply_share(struct mm_reply *rp, size_t limit, uint32_t have, uint32_t want, uint32_t nr_free)
+{
+	uint64_t share = ((uint64_t)have + nr_free + 1) / 2;
+
+	if (have + (uint64_t)want <= share)
+		return 0;
+	return reply_error(rp, -ENOMEM, MM_TABLE_FULL, limit, share);
+}

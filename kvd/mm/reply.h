@@ -10,6 +10,7 @@
 #define MM_REPLY_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "mm.h"
@@ -35,6 +36,12 @@ bool reply_room(const struct mm *, uint32_t nr_words);
 uint64_t *reply_words(struct mm *, uint32_t nr_words);
 void reply_push(struct mm *, const struct mm_reply *);
 int reply_error(struct mm_reply *, int result, enum mm_reason, uint64_t a, uint64_t b);
+/* May an engine that has so many of a table's entries, of which nr_free are left, take want more?
+ * Only if it leaves as many as it then has (mm_config says why). 0, or -ENOMEM with its share. */
+int reply_share(struct mm_reply *, size_t limit, uint32_t have, uint32_t want, uint32_t nr_free);
+
+#define reply_share_of(rp, field, have, want, nr_free) \
+	reply_share(rp, offsetof(struct mm_config, field), have, want, nr_free)
 
 /* Fills a reply with a full table's name and size; returns -ENOMEM. */
 #define reply_table_full(rp, mm, field) \

@@ -15,7 +15,10 @@
 #define MFD_NOEXEC_SEAL	0x0008u		/* Linux 6.3 */
 #endif
 
-static int memfd_sealed(size_t bytes)
+/* The first `rings` bytes, which we write ourselves, are backed from the start: without memory the
+ * session is refused, rather than that we run short in the middle of an answer. The data area grows
+ * as the client fills it. */
+static int memfd_sealed(size_t bytes, size_t rings)
 {
 	int fd = memfd_create("kvd-session", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 	int ret;
@@ -24,7 +27,8 @@ static int memfd_sealed(size_t bytes)
 		fd = memfd_create("kvd-session", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;
-	if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+	if (ftruncate(fd, (off_t)bytes) < 0 || fallocate(fd, 0, 0, (off_t)rings) < 0 ||
+	    fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
 		ret = -errno;
 		close(fd);
 		return ret;
@@ -54,7 +58,7 @@ int chan_create(struct chan *c, uint32_t entries, uint64_t data_bytes)
 	c->data_offset = (c->data_offset + PAGE - 1) / PAGE * PAGE;
 	c->data_bytes = data_bytes;
 	c->bytes = c->data_offset + data_bytes;
-	c->memfd = memfd_sealed(c->bytes);
+	c->memfd = memfd_sealed(c->bytes, c->data_offset);
 	if (c->memfd < 0)
 		return c->memfd;
 	c->sq_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* hello - the handshake: who may open a session, and what it is told */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "srv/session_priv.h"
 
@@ -177,7 +179,10 @@ void hello_received(struct session *s, int res, const struct loop_msg *msg)
 		return;
 	}
 	memcpy(s->name, h.name, sizeof(s->name));
-	if (!within_limits(s, buf, sizeof(buf)))
+	if (s->peer.nobody)
+		session_refuse(s, -EACCES, "kvd cannot tell which user you are: your uid is not "
+			       "mapped in its user namespace; map it, or run kvd outside of one");
+	else if (!within_limits(s, buf, sizeof(buf)))
 		session_refuse(s, -EUSERS, buf);
 	else
 		attach(s, &h);
@@ -240,19 +245,44 @@ static void describe(const struct session *s, struct kv_msg_welcome *w)
 	w->pool_bytes = cfg->pool_bytes;
 }
 
+/* The kernel looks the numbers up when the send is carried out. That may be after the session has
+ * ended and its numbers name somebody else's files, so the send has some of its own. */
+static int dup_fds(const struct chan *c, int fds[3])
+{
+	const int from[3] = { c->memfd, c->sq_fd, c->cq_fd };
+
+	for (int i = 0; i < 3; i++) {
+		fds[i] = fcntl(from[i], F_DUPFD_CLOEXEC, 0);
+		if (fds[i] < 0) {
+			int ret = -errno;
+
+			while (i-- > 0)
+				close(fds[i]);
+			return ret;
+		}
+	}
+	return 3;
+}
+
 void hello_answer(struct session *s, int result, const char *text, loop_fn *done)
 {
 	struct kv_msg_welcome w = {
 		.type = KV_MSG_WELCOME, .magic = KV_ABI_MAGIC, .version = KV_ABI_VERSION,
 		.result = result, .features = KV_FEATURES,
 	};
-	const int fds[] = { s->chan.memfd, s->chan.sq_fd, s->chan.cq_fd };
+	int fds[3], nr = 0;
 
-	if (result == 0)
+	if (result == 0) {
 		describe(s, &w);
+		nr = dup_fds(&s->chan, fds);
+		if (nr < 0) {
+			session_fail(s, nr, "no file descriptors left for the welcome");
+			return;
+		}
+	}
 	snprintf(w.text, sizeof(w.text), "%s", text);
-	s->send_op = loop_send(s->all->cfg.loop, s->sock, &w, sizeof(w), fds, result ? 0 : 3, false,
-			       done, s);
+	s->send_op = loop_send(s->all->cfg.loop, s->sock, &w, sizeof(w), fds, (unsigned int)nr,
+			       true, done, s);
 	if (!s->send_op)
 		session_fail(s, -ENOMEM, "no loop operation left for the welcome");
 }

@@ -7,7 +7,10 @@
 
 #include "srv/session_priv.h"
 
-#define BUDGET	64u	/* entries a session may have taken in one pass */
+/* What a session may have taken in one pass, so that the others need not wait longer than that for
+ * their turn. One entry is always taken, whatever its size. */
+#define BUDGET_ENTRIES	64u
+#define BUDGET_BYTES	(1ull << 20)	/* input and room for output */
 
 static void listen_to(struct session *s);
 
@@ -79,6 +82,8 @@ void serve_wake(struct session *s)
 		return;
 	}
 	s->wake_op = loop_signal(s->all->cfg.loop, s->chan.cq_fd, woken, s);
+	if (!s->wake_op)
+		session_fail(s, -ENOMEM, "no loop operation left to wake it");
 }
 
 void serve_mark_dirty(struct session *s)
@@ -99,6 +104,7 @@ void serve_activate(struct session *s, uint64_t now_ns)
 
 	chan_awake(&s->chan);
 	s->busy_ns = now_ns;
+	s->retry_ns = s->wait_ns = 0;
 	if (s->active)
 		return;
 	s->active = true;
@@ -172,8 +178,8 @@ static void request_put(struct session *s, struct request *rq)
 	s->nr_inflight--;
 }
 
-/* 0: taken; -EAGAIN: left in the ring, since mm is full. */
-static int serve_one(struct session *s, uint64_t now_ns)
+/* 0: taken; -EAGAIN: left in the ring, since mm is full. *bytes: what the entry names is added. */
+static int serve_one(struct session *s, uint64_t now_ns, uint64_t *bytes)
 {
 	struct request *rq = request_get(s);
 	struct kv_sqe sqe;
@@ -199,6 +205,7 @@ static int serve_one(struct session *s, uint64_t now_ns)
 		answer(s, &cqe);
 	}
 	chan_take(&s->chan);
+	*bytes += (uint64_t)sqe.in_bytes + sqe.out_bytes;
 	s->all->stats.requests++;
 	return 0;
 }
@@ -206,6 +213,7 @@ static int serve_one(struct session *s, uint64_t now_ns)
 /* Every request in flight has a CQ slot kept free for it. */
 bool serve_ring(struct session *s, uint64_t now_ns)
 {
+	uint64_t bytes = 0;
 	int64_t n, room;
 	uint32_t done = 0;
 
@@ -220,10 +228,10 @@ bool serve_ring(struct session *s, uint64_t now_ns)
 		return false;
 	}
 	room -= s->nr_inflight;
-	if (n > BUDGET)
-		n = BUDGET;
-	while (done < n && !s->failed) {
-		if (room-- <= 0 || serve_one(s, now_ns) < 0) {
+	if (n > BUDGET_ENTRIES)
+		n = BUDGET_ENTRIES;
+	while (done < n && bytes < BUDGET_BYTES && !s->failed) {
+		if (room-- <= 0 || serve_one(s, now_ns, &bytes) < 0) {
 			s->blocked = true;
 			break;
 		}
@@ -256,6 +264,8 @@ void serve_ring_reply(struct session *s, uint32_t index, uint32_t gen, const str
 	if (rq->pending.op == KV_OP_UNIMPORT && r->result == 0)
 		note_unimport(s, rq);
 	request_put(s, rq);
+	s->retry_ns = 0;	/* room for one more */
+	s->all->look_again |= s->blocked;
 	if (!s->failed)
 		answer(s, &cqe);
 }

@@ -227,7 +227,7 @@ int server_create(struct server **out, const struct control *c, bool signals, ch
 	}
 	s->control = *c;
 	s->listen_fd = s->admin_fd = s->stop_fd = s->signal_fd = -1;
-	snprintf(s->admin_path, sizeof(s->admin_path), "%.100s.admin", c->socket);
+	snprintf(s->admin_path, sizeof(s->admin_path), "%.101s.admin", c->socket);
 	ret = create_parts(s, signals, err, err_len);
 	if (ret < 0) {
 		server_destroy(s);

@@ -10,9 +10,9 @@
 #include "io/log.h"
 #include "srv/session_priv.h"
 
-#define RETRY_NS	10000000ull	/* back-pressure, and accept without a free fd */
-
-static void accepted(void *ctx, int res, const struct loop_msg *msg);
+#define RETRY_NS	10000000ull	/* back-pressure: the first look, each next one later */
+#define RETRY_MAX_NS	1000000000ull
+#define ACCEPT_RETRY_NS	100000000ull	/* no free fd, or no loop operation */
 
 int sessions_create(struct sessions **out, const struct sessions_config *cfg)
 {
@@ -40,7 +40,6 @@ int sessions_create(struct sessions **out, const struct sessions_config *cfg)
 void sessions_start(struct sessions *t, struct exec *exec)
 {
 	t->exec = exec;
-	t->accept_op = loop_accept(t->cfg.loop, t->cfg.listen_fd, accepted, t);
 }
 
 static void release(struct session *s)
@@ -279,6 +278,20 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* It stays asleep: the bell says there is a new entry, a reply of its own that there is room. What
+ * else may help, a CQ that is read or an mm with room, nobody tells: look now and then, less often
+ * the longer it takes, so that a client that is stuck costs nothing. */
+static uint64_t put_off(struct session *s, uint64_t now_ns)
+{
+	if (s->retry_ns <= now_ns) {
+		s->wait_ns = s->wait_ns ? s->wait_ns * 2 : RETRY_NS;
+		if (s->wait_ns > RETRY_MAX_NS)
+			s->wait_ns = RETRY_MAX_NS;
+		s->retry_ns = now_ns + s->wait_ns;
+	}
+	return s->retry_ns;
+}
+
 /* Serve the polled sessions; those that were quiet for spin_ns go to sleep. */
 static uint64_t run_active(struct sessions *t, uint64_t now_ns)
 {
@@ -287,6 +300,10 @@ static uint64_t run_active(struct sessions *t, uint64_t now_ns)
 	for (uint32_t i = t->nr_active; i > 0; i--) {
 		struct session *s = &t->slot[t->active[i - 1]];
 
+		if (s->blocked && s->retry_ns > now_ns) {
+			next = earlier(next, s->retry_ns);
+			continue;
+		}
 		if (serve_ring(s, now_ns))
 			serve_activate(s, now_ns);
 		if (s->failed)
@@ -295,8 +312,8 @@ static uint64_t run_active(struct sessions *t, uint64_t now_ns)
 			next = 0;
 		} else if (chan_sleep(&s->chan)) {
 			serve_deactivate(s);
-		} else if (s->blocked) {	/* stays asleep: the bell says there is room */
-			next = earlier(next, now_ns + RETRY_NS);
+		} else if (s->blocked) {
+			next = earlier(next, put_off(s, now_ns));
 		} else {
 			chan_awake(&s->chan);
 			next = 0;
@@ -316,9 +333,25 @@ static void wake_dirty(struct sessions *t)
 	}
 }
 
+static void accepted(void *ctx, int res, const struct loop_msg *msg);
+
+/* Whatever kept accept from being under way, it is tried again. */
+static uint64_t run_accept(struct sessions *t, uint64_t now_ns)
+{
+	if (t->accept_op || t->stopping)
+		return LOOP_NEVER;
+	if (t->accept_ns <= now_ns) {
+		t->accept_op = loop_accept(t->cfg.loop, t->cfg.listen_fd, accepted, t);
+		if (t->accept_op)
+			return LOOP_NEVER;
+		t->accept_ns = now_ns + ACCEPT_RETRY_NS;
+	}
+	return t->accept_ns;
+}
+
 uint64_t sessions_run(struct sessions *t, uint64_t now_ns)
 {
-	uint64_t next = run_active(t, now_ns);
+	uint64_t next = earlier(run_active(t, now_ns), run_accept(t, now_ns));
 	bool again = t->todo && attend_all(t);
 
 	if (t->pump || exec_next_deadline(t->exec) <= now_ns) {
@@ -327,6 +360,9 @@ uint64_t sessions_run(struct sessions *t, uint64_t now_ns)
 	}
 	check(t);
 	wake_dirty(t);
+	if (t->look_again)
+		next = 0;
+	t->look_again = false;
 	return t->todo ? earlier(next, again ? now_ns + RETRY_NS : 0) : next;
 }
 
@@ -403,6 +439,22 @@ static struct session *find_slot(struct sessions *t, uid_t uid)
 	return same < SESSION_SPARE_PER_UID && all < SESSION_SPARE ? found : NULL;
 }
 
+/* No slot to wait for its hello in: say so to whoever is listening already. A hello left unread
+ * would make the end a reset, and the text go unread too. */
+static void turn_away(int fd)
+{
+	struct kv_msg_welcome w = {
+		.type = KV_MSG_WELCOME, .magic = KV_ABI_MAGIC, .version = KV_ABI_VERSION,
+		.result = -EUSERS, .features = KV_FEATURES,
+		.text = "too many connections that have not said hello: try again",
+	};
+	char hello[sizeof(struct kv_msg_hello)];
+	ssize_t n = recv(fd, hello, sizeof(hello), MSG_DONTWAIT);
+
+	n = send(fd, &w, sizeof(w), MSG_DONTWAIT | MSG_NOSIGNAL);
+	(void)n;	/* it is closed either way */
+}
+
 static void open_session(struct sessions *t, int fd)
 {
 	struct sock_peer peer;
@@ -418,6 +470,7 @@ static void open_session(struct sessions *t, int fd)
 	if (!s) {
 		log_warn("connection refused: too many that have not said hello (uid %u)",
 			 peer.uid);
+		turn_away(fd);
 		close(fd);
 		if (peer.pidfd >= 0)
 			close(peer.pidfd);
@@ -436,37 +489,27 @@ static void open_session(struct sessions *t, int fd)
 		session_fail(s, -ENOMEM, "no loop operation left");
 }
 
-static void accept_again(void *ctx, int res, const struct loop_msg *msg)
-{
-	struct sessions *t = ctx;
-
-	(void)res;
-	(void)msg;
-	t->retry_op = 0;
-	t->accept_op = loop_accept(t->cfg.loop, t->cfg.listen_fd, accepted, t);
-}
-
+/* Once: the next pass goes on. */
 static void accepted(void *ctx, int res, const struct loop_msg *msg)
 {
 	struct sessions *t = ctx;
 
+	(void)msg;
 	t->accept_op = 0;
 	if (res >= 0) {
 		open_session(t, res);
-		accept_again(t, 0, msg);
 		return;
 	}
 	if (t->stopping)
 		return;
 	log_error("accept: %s", strerror(-res));
-	t->retry_op = loop_timeout(t->cfg.loop, loop_now() + RETRY_NS, accept_again, t);
+	t->accept_ns = loop_now() + ACCEPT_RETRY_NS;
 }
 
 void sessions_stop(struct sessions *t)
 {
 	t->stopping = true;
 	loop_cancel(t->cfg.loop, t->accept_op);
-	loop_cancel(t->cfg.loop, t->retry_op);
 	for (uint32_t i = 0; i < t->nr_slots; i++)
 		session_fail(&t->slot[i], 0, "kvd stops");
 	attend_all(t);

@@ -31,8 +31,8 @@
 #include "kv_abi.h"
 #include "srv/exec.h"
 
-#define SESSION_SPARE		32u	/* connections that have not said hello */
-#define SESSION_SPARE_PER_UID	8u
+#define SESSION_SPARE		64u	/* connections that have not said hello */
+#define SESSION_SPARE_PER_UID	32u	/* the ranks of an engine may all start at once */
 #define SESSION_MAX		1024u
 #define SESSION_OPS		8u	/* loop operations a session may have in flight */
 #define SESSION_MAX_ENTRIES	4096u
@@ -58,7 +58,7 @@ struct session_info {
 struct sessions;
 
 int sessions_create(struct sessions **, const struct sessions_config *);
-void sessions_start(struct sessions *, struct exec *);	/* begins to accept */
+void sessions_start(struct sessions *, struct exec *);	/* the next pass begins to accept */
 void sessions_stop(struct sessions *);	/* ends every session, tells the clients */
 void sessions_destroy(struct sessions *);
 

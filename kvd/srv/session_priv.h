@@ -59,6 +59,7 @@ struct session {
 	bool dirty;			/* answers or events since the last look at need_wakeup */
 	bool active;			/* on the list that is polled */
 	bool blocked;			/* entries wait, but mm or the CQ has no room */
+	uint64_t retry_ns, wait_ns;	/* blocked: when to look again; how long that was put off */
 
 	struct kv_msg_import import;	/* being answered */
 	uint16_t *imports;		/* [max_extents + 1]: shards it may have mapped */
@@ -76,9 +77,11 @@ struct sessions {
 	uint32_t nr_slots, nr_active, nr_dirty;
 	uint32_t *active, *dirty;	/* slot numbers */
 	void *scratch;			/* dispatch's, used during one submit */
-	uint64_t accept_op, retry_op;
+	uint64_t accept_op;
+	uint64_t accept_ns;		/* no accept_op: when to try for one */
 	bool todo;			/* some session failed or lingers with work to do */
 	bool pump;			/* something was submitted since exec last ran */
+	bool look_again;		/* a blocked session has room now */
 	bool stopping;
 	uint64_t next_check;
 	struct sessions_stats stats;

@@ -33,7 +33,7 @@ static int admin_connect(const char *path)
 {
 	char admin[CONTROL_PATH_BYTES];
 
-	snprintf(admin, sizeof(admin), "%.100s.admin", path);
+	snprintf(admin, sizeof(admin), "%.101s.admin", path);
 	return raw_connect(admin);
 }
 
@@ -244,7 +244,7 @@ static void only_the_owner_may_ask(void **state)
 	char admin[CONTROL_PATH_BYTES];
 	struct stat st;
 
-	snprintf(admin, sizeof(admin), "%.100s.admin", path);
+	snprintf(admin, sizeof(admin), "%.101s.admin", path);
 	assert_int_equal(stat(admin, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
 }

@@ -348,7 +348,7 @@ static inline int raw_admin(const char *path, uint32_t cmd, void *records, size_
 	ssize_t n;
 	int fd;
 
-	snprintf(admin, sizeof(admin), "%.100s.admin", path);
+	snprintf(admin, sizeof(admin), "%.101s.admin", path);
 	fd = raw_connect(admin);
 	if (fd < 0)
 		return fd;
