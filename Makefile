@@ -5,12 +5,14 @@
 # what it may not does not compile. `make lint` proves the rest.
 
 BUILD   ?= build
-CC      ?= gcc
-CXX     ?= g++
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 SAN     ?=
+FUZZ    ?=
 COV     ?=
 V       ?= 0
 
@@ -27,6 +29,8 @@ CFLAGS  ?= -g
 BASE := -std=gnu11 -D_GNU_SOURCE $(OPT) $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden \
         -fno-strict-aliasing -fno-common -fstack-protector-strong -DKV_VERSION='"$(VERSION)"' \
         $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer) \
+        $(if $(FUZZ),-fsanitize=fuzzer-no-link) \
+        $(if $(filter thread,$(SAN)),$(if $(findstring gcc,$(CC)),-Wno-tsan)) \
         $(if $(COV),--coverage)
 LDBASE := $(LDFLAGS) -pthread $(if $(SAN),-fsanitize=$(SAN)) $(if $(COV),--coverage)
 
@@ -196,16 +200,20 @@ ALL_OBJS += $(SIM_OBJS)
 $(BUILD)/tests/mmsim: $(SIM_OBJS) $(BUILD)/lib/mm.a
 	$(Q)mkdir -p $(@D) && $(CC) $(LDBASE) -o $@ $^
 
-# Fuzz harnesses with the standalone driver; FUZZ=1 links libFuzzer instead (clang).
+# Fuzz harnesses with the standalone driver; FUZZ=1 (clang) links libFuzzer instead.
 FUZZ_SRCS := $(wildcard tests/fuzz/*_fuzz.c)
 FUZZERS   := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/%,$(FUZZ_SRCS))
 $(call module_objs,$(wildcard tests/fuzz/*.c)): INCS := -Ikvd -Ikvd/mm -Iipc -Itests/fuzz
 $(call module_objs,tests/fuzz/model_fuzz.c): INCS := -Itools/kvgen -Itools/common
+$(call module_objs,tests/fuzz/record.c): INCS := -Ilibkv -Ilibkv/include -Iipc -Ikernels -Ikvd
 ALL_OBJS += $(call module_objs,$(wildcard tests/fuzz/*.c))
 FUZZ_MAIN = $(if $(FUZZ),,$(BUILD)/obj/tests/fuzz/standalone.o)
+$(BUILD)/tests/fuzz/session_fuzz: FUZZ_WRAP := -Wl,--wrap=sock_peer
 $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/standalone.o $(DAEMON_A) $(BUILD)/lib/kvgen.a
-	$(Q)mkdir -p $(@D) && $(CC) $(LDBASE) $(if $(FUZZ),-fsanitize=fuzzer) -o $@ $< $(FUZZ_MAIN) \
-		-Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(KVD_LIBS) -lm
+	$(Q)mkdir -p $(@D) && $(CC) $(LDBASE) $(if $(FUZZ),-fsanitize=fuzzer) $(FUZZ_WRAP) -o $@ $< \
+		$(FUZZ_MAIN) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(KVD_LIBS) -lm
+fuzzers: $(FUZZERS)
+.PHONY: fuzzers
 
 # End-to-end helpers; churn-hooked counts and kills at ring publications.
 E2E_SRCS  := $(wildcard tests/e2e/*.c)
