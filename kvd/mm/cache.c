@@ -208,8 +208,108 @@ void cache_leave(struct mm *mm, uint32_t bind)
 	cache_bind_list_del(mm, &c->binds, bind);
 	cache_bind_list_add_tail(mm, &c->orphans, bind);
 	b->engine = NIL;
+	pending_leave(mm, bind);
 	slab_trim_soon(mm, bind);
 	mm->dirty = true;
+}
+
+/* ---- what was left behind ------------------------------------------------------------------ */
+
+enum standing {
+	IN_USE,		/* open, or somebody has yet to unmap it */
+	LEFT,		/* content nobody has open, so none of it is leased or parked */
+	GOING,		/* waits for the device only */
+};
+
+static enum standing standing(const struct mm *mm, uint32_t cache)
+{
+	const struct cache *c = cache_at(mm, cache);
+
+	if (c->binds.nr)
+		return IN_USE;
+	if (c->nr_nodes)
+		return LEFT;
+	for (uint32_t x = mm->retiring.head; x; x = extent_at(mm, x)->retire_link.next)
+		if (extent_at(mm, x)->cache == cache)
+			return IN_USE;
+	return GOING;
+}
+
+/* When the hottest of its content was last used. */
+static uint64_t last_use(const struct mm *mm, uint32_t cache)
+{
+	uint64_t last = 0;
+
+	for (uint32_t o = cache_at(mm, cache)->orphans.head; o;
+	     o = bind_at(mm, o)->cache_link.next) {
+		uint32_t n = bind_at(mm, o)->lru.tail;
+
+		if (n && node_at(mm, n)->age > last)
+			last = node_at(mm, n)->age;
+	}
+	return last;
+}
+
+/* Its extents retire at the end of the call. With the budget spent the rest is left for next time,
+ * when it is the coldest again. */
+static void clear(struct mm *mm, uint32_t cache, uint32_t *budget)
+{
+	while (cache_at(mm, cache)->children && *budget)
+		node_evict(mm, cache_at(mm, cache)->children, budget);
+}
+
+/* True: a cache, or a bind of one, is on its way out. */
+static bool clear_coldest(struct mm *mm)
+{
+	uint32_t victim = NIL, budget = EVICT_BUDGET;
+
+	for (uint32_t c = pool_next(mm, &mm->caches, 0); c; c = pool_next(mm, &mm->caches, c)) {
+		enum standing is = standing(mm, c);
+
+		if (is == GOING)
+			return true;
+		if (is == LEFT && (!victim || last_use(mm, c) < last_use(mm, victim)))
+			victim = c;
+	}
+	if (victim)
+		clear(mm, victim, &budget);
+	return victim != NIL;
+}
+
+/* Nobody attached and nothing mapped: when was it last used? 0: it is on its way out already. */
+static bool tenant_left(const struct mm *mm, uint32_t tenant, uint64_t *last)
+{
+	const struct tenant *t = tenant_at(mm, tenant);
+
+	*last = 0;
+	if (t->nr_refs != t->caches.nr)
+		return false;
+	for (uint32_t c = t->caches.head; c; c = cache_at(mm, c)->tenant_link.next) {
+		enum standing is = standing(mm, c);
+
+		if (is == IN_USE)
+			return false;
+		if (is == LEFT && last_use(mm, c) >= *last)
+			*last = last_use(mm, c);
+	}
+	return true;
+}
+
+bool cache_clear_tenant(struct mm *mm)
+{
+	uint32_t victim = NIL, budget = EVICT_BUDGET;
+	uint64_t last, coldest = UINT64_MAX;
+
+	for (uint32_t t = pool_next(mm, &mm->tenants, 0); t; t = pool_next(mm, &mm->tenants, t)) {
+		if (!tenant_left(mm, t, &last) || last >= coldest)
+			continue;
+		coldest = last;
+		victim = t;
+	}
+	for (uint32_t c = victim ? tenant_at(mm, victim)->caches.head : NIL; c;
+	     c = cache_at(mm, c)->tenant_link.next)
+		clear(mm, c, &budget);
+	return victim != NIL;
 }
 
 /* ---- open and close ------------------------------------------------------------------------ */
@@ -248,6 +348,29 @@ static uint32_t find_shared(const struct mm *mm, uint32_t tenant, const struct m
 	return c;
 }
 
+/* Room for one more bind, and for a new cache in the engine's share. What was left behind counts as
+ * free, but has to go first. */
+static int open_room(struct mm *mm, uint32_t engine, bool is_new, struct mm_reply *rp)
+{
+	uint32_t mine = 0, nr_free = pool_free(&mm->caches), id = pool_id(mm, &mm->engines, engine);
+	int err;
+
+	for (uint32_t c = is_new ? pool_next(mm, &mm->caches, 0) : NIL; c;
+	     c = pool_next(mm, &mm->caches, c)) {
+		if (standing(mm, c) != IN_USE)
+			nr_free++;
+		else if (cache_at(mm, c)->creator == id)
+			mine++;
+	}
+	err = is_new ? reply_share_of(rp, max_caches, mine, 1, nr_free) : 0;
+	if (err)
+		return err;
+	if (!pool_full(&mm->binds) && !(is_new && pool_full(&mm->caches)))
+		return 0;
+	err = reply_table_full(rp, mm, max_caches);
+	return clear_coldest(mm) ? -EAGAIN : err;
+}
+
 int cache_op_open(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
 {
 	static const uint8_t zero[MM_KEY_BYTES];
@@ -266,13 +389,14 @@ int cache_op_open(struct mm *mm, const struct mm_request *rq, struct mm_reply *r
 	if (cache && !same_geometry(&cache_at(mm, cache)->desc, d))
 		return reply_error(rp, -EINVAL, MM_LAYOUT_DIFFERS, 0, 0);
 	if (!cache || !bind_of(mm, engine, cache)) {
-		if (!cache && pool_full(&mm->caches))
-			return reply_table_full(rp, mm, max_caches);
+		err = open_room(mm, engine, !cache, rp);
+		if (err)
+			return err;
 		bind = pool_get(mm, &mm->binds);
-		if (!bind)
-			return reply_table_full(rp, mm, max_caches);
-		if (!cache)
+		if (!cache) {
 			cache = create(mm, tenant, d, shared);
+			cache_at(mm, cache)->creator = rq->engine;
+		}
 		bind_at(mm, bind)->engine = engine;
 		bind_at(mm, bind)->cache = cache;
 		engine_bind_list_add_tail(mm, &engine_at(mm, engine)->binds, bind);

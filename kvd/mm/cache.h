@@ -6,9 +6,14 @@
  * Invariants: nr_extents and nr_nodes count all that name the cache; a cache with no open bind, no
  *             extent and no node does not exist.
  * Ownership:  cache.c creates and frees caches and binds.
- * Cost:       open O(caches of the tenant); close O(extents, for a private one its nodes too).
+ *             What engines left behind gives way to newcomers: when caches or tenants are full,
+ *             the coldest cache nobody has open (tenant without engines) is cleared; its slot is
+ *             free once its extents are gone.
+ * Cost:       open O(caches of the tenant); a new one O(caches), and EVICT_BUDGET nodes when it
+ *             has to clear; close O(extents, for a private one its nodes too).
  * Limits:     max_caches.
- * Errors:     open: -EINVAL with MM_LAYOUT_DIFFERS, -ENOMEM with MM_TABLE_FULL; close: -EBUSY.
+ * Errors:     open: -EINVAL with MM_LAYOUT_DIFFERS, -ENOMEM with MM_TABLE_FULL, -EAGAIN with it
+ *             when a slot is on its way; close: -EBUSY.
  */
 #ifndef MM_CACHE_H
 #define MM_CACHE_H
@@ -23,6 +28,7 @@
 struct cache {
 	struct pool_obj obj;
 	uint32_t tenant;
+	uint32_t creator;		/* id of the engine that opened it first: its share */
 	struct link tenant_link;
 	struct mm_cache_desc desc;
 	bool shared;
@@ -43,6 +49,8 @@ uint32_t cache_bind(struct mm *, uint32_t engine, uint32_t cache_id, struct mm_r
 void cache_put(struct mm *, uint32_t cache);		/* frees it when empty */
 void cache_leave(struct mm *, uint32_t bind);	/* the engine goes; extents orphan or retire */
 void cache_bind_put(struct mm *, uint32_t bind);	/* frees an orphaned bind without extents */
+
+bool cache_clear_tenant(struct mm *);	/* true: a tenant is on its way out */
 
 int cache_op_open(struct mm *, const struct mm_request *, struct mm_reply *);
 int cache_op_close(struct mm *, const struct mm_request *, struct mm_reply *);

@@ -280,6 +280,57 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 	MM_ASSERT(refs == t->nr_refs && refs && sum == t->charge_bytes);
 }
 
+/* What is at hand is enough for none that waits, and who waits for an extent has one coming. */
+static void check_not_forgotten(const struct mm *mm, const struct pending *pe)
+{
+	const struct slab *s = &bind_at(mm, pe->bind)->slab[pe->group];
+
+	MM_ASSERT(s->nr[FRAME_FREE] + s->nr[FRAME_COLD] < pe->nr_pages);
+	MM_ASSERT(pe->bars ? pe->deadline_ns > mm->now_ns : s->nr_coming != 0);
+}
+
+static void check_queue(const struct mm *mm)
+{
+	const struct pending_queue *q = &mm->queue;
+	uint32_t head[MM_MAX_DEVICES] = { 0 }, listed = 0;
+	uint64_t due = UINT64_MAX, seq = 0;
+
+	EACH(p, mm->waiting, pending_at, link) {
+		const struct pending *pe = pending_at(mm, p);
+
+		MM_ASSERT(pool_live(mm, &mm->pendings, p) && pe->seq > seq);
+		seq = pe->seq;
+		for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+			if (pe->bars >> d & 1 && !head[d])
+				head[d] = p;
+		due = pe->bars && pe->deadline_ns < due ? pe->deadline_ns : due;
+		if (!mm->more)
+			check_not_forgotten(mm, pe);
+	}
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
+		MM_ASSERT(head[d] == q->head[d]);
+	MM_ASSERT(!q->stale && due == q->due_ns && seq <= q->last_seq);
+	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b))
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
+			const struct slab *s = &bind_at(mm, b)->slab[g];
+			uint32_t pages = 0;
+
+			seq = 0;
+			EACH(p, s->waiters, pending_at, slab_link) {
+				const struct pending *pe = pending_at(mm, p);
+
+				MM_ASSERT(pe->bind == b && pe->group == g && pe->seq > seq);
+				seq = pe->seq;
+				pages += pe->nr_pages;
+			}
+			MM_ASSERT(pages == s->pend_pages);
+			listed += s->waiters.nr;
+		}
+	MM_ASSERT(listed == mm->waiting.nr);
+	EACH(b, mm->wake, bind_at, wake_link)
+		MM_ASSERT(bind_at(mm, b)->on_wake && pool_live(mm, &mm->binds, b));
+}
+
 void mm_check(const struct mm *mm)
 {
 	MM_ASSERT(mm->magic == MM_MAGIC && mm->version == MM_VERSION);
@@ -293,8 +344,7 @@ void mm_check(const struct mm *mm)
 		check_engine(mm, i);
 	for (uint32_t i = pool_next(mm, &mm->tenants, 0); i; i = pool_next(mm, &mm->tenants, i))
 		check_tenant(mm, i);
-	EACH(p, mm->waiting, pending_at, link)
-		MM_ASSERT(pool_live(mm, &mm->pendings, p));
+	check_queue(mm);
 	EACH(m, mm->notify, member_at, notify_link)
 		MM_ASSERT(member_at(mm, m)->on_notify && pool_live(mm, &mm->members, m));
 	MM_ASSERT(mm->waiting.nr == mm->pendings.nr_used && mm->replies.nr <= REPLY_RING);

@@ -211,7 +211,7 @@ static void check_key(const struct mm *mm, uint32_t key)
 
 void check_tree(const struct mm *mm)
 {
-	uint32_t idle = 0;
+	uint32_t idle = 0, owned = 0;
 
 	check_nodes(mm);
 	check_lru(mm);
@@ -229,6 +229,11 @@ void check_tree(const struct mm *mm)
 	for (uint32_t k = pool_next(mm, &mm->keys, 0); k; k = pool_next(mm, &mm->keys, k)) {
 		check_key(mm, k);
 		idle += !key_at(mm, k)->nr_pinned;
+		owned += key_at(mm, k)->nr_pinned &&
+			 pool_find(mm, &mm->engines, key_at(mm, k)->owner);
 	}
+	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e))
+		owned -= engine_at(mm, e)->nr_keys;
+	MM_ASSERT(!owned);
 	MM_ASSERT(idle == mm->nr_idle_keys);
 }

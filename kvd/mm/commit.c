@@ -159,18 +159,31 @@ static int check_room(struct mm *mm, const struct plan *p, struct mm_reply *rp)
 			      pool_free(&mm->keys) + keys);
 }
 
-/* Own coldest node first, else the coldest of all. */
+/* The coldest node of a tenant; of all for 0. */
+static uint32_t coldest_of(const struct mm *mm, uint32_t tenant)
+{
+	uint32_t n = NIL;
+
+	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b)) {
+		uint32_t cold = lru_coldest(mm, b);
+
+		if (tenant && cache_at(mm, bind_at(mm, b)->cache)->tenant != tenant)
+			continue;
+		if (cold && (!n || node_at(mm, cold)->age < node_at(mm, n)->age))
+			n = cold;
+	}
+	return n;
+}
+
+/* Own coldest node first, else the tenant's, else the coldest of all. */
 static bool evict_one(struct mm *mm, uint32_t bind)
 {
 	uint32_t n = lru_coldest(mm, bind), budget = UINT32_MAX;
 
-	for (uint32_t b = n ? NIL : pool_next(mm, &mm->binds, 0); b;
-	     b = pool_next(mm, &mm->binds, b)) {
-		uint32_t cold = lru_coldest(mm, b);
-
-		if (cold && (!n || node_at(mm, cold)->age < node_at(mm, n)->age))
-			n = cold;
-	}
+	if (!n)
+		n = coldest_of(mm, cache_at(mm, bind_at(mm, bind)->cache)->tenant);
+	if (!n)
+		n = coldest_of(mm, NIL);
 	if (n)
 		node_evict(mm, n, &budget);
 	return n != NIL;

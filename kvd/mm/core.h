@@ -53,8 +53,9 @@ struct mm {
 	uint64_t clock;			/* order of last use, one tick an unpin */
 	uint64_t off_frames, off_tokens, off_key_heads, off_imports, off_path;
 	uint32_t key_mask;
-	uint32_t fx_seq, pressure_seq, pass;
-	bool dirty;			/* something changed that a waiting allocation may like */
+	uint32_t fx_seq, pressure_seq;
+	struct pending_queue queue;
+	bool dirty;			/* room in the pool changed: those who wait for it */
 	bool more;			/* work is left for mm_tick */
 	bool retry;			/* effects failed that mm_tick issues again */
 	uint64_t retry_ns;		/* when */
@@ -62,7 +63,7 @@ struct mm {
 	struct pool tenants, engines, members, caches, binds, extents, nodes, leases, parks, keys;
 	struct pool pendings;
 	struct buddy frame_buddy, token_buddy;
-	struct list takeable, retiring, fx, notify, trim, waiting;
+	struct list takeable, retiring, fx, notify, trim, waiting, wake;
 	uint32_t nr_pinned_nodes, nr_pinned_units, nr_idle_keys;	/* idle: no pinned node */
 	uint32_t nr_leaving;		/* extents RETIRING or DESTROYING */
 	struct mm_vmstat vmstat;
@@ -127,5 +128,7 @@ LIST_DEFINE(cache_list, cache_at, tenant_link)
 LIST_DEFINE(lease_list, lease_at, engine_link)
 LIST_DEFINE(park_list, park_at, engine_link)
 LIST_DEFINE(pending_list, pending_at, link)
+LIST_DEFINE(waiter_list, pending_at, slab_link)
+LIST_DEFINE(wake_list, bind_at, wake_link)
 
 #endif

@@ -53,12 +53,15 @@ int engine_op_attach(struct mm *mm, const struct mm_request *rq, struct mm_reply
 {
 	uint32_t tenant = tenant_find(mm, rq->attach.tenant_uid), engine;
 
-	if (!tenant && pool_full(&mm->tenants))
-		return reply_table_full(rp, mm, max_tenants);
 	if (pool_full(&mm->engines))
 		return reply_table_full(rp, mm, max_engines);
 	if (pool_full(&mm->members))
 		return reply_table_full(rp, mm, max_members);
+	if (!tenant && pool_full(&mm->tenants)) {
+		int err = reply_table_full(rp, mm, max_tenants);
+
+		return cache_clear_tenant(mm) ? -EAGAIN : err;
+	}
 	if (!tenant) {
 		tenant = pool_get(mm, &mm->tenants);
 		tenant_at(mm, tenant)->uid = rq->attach.tenant_uid;

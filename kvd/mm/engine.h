@@ -11,7 +11,7 @@
  * Ownership:  engine.c; the notify queue is event.c's.
  * Cost:       fence O(what the engine has).
  * Limits:     max_tenants, max_engines, max_members.
- * Errors:     -ENOENT unknown id, -EACCES with MM_FENCED.
+ * Errors:     -ENOENT unknown id, -EACCES with MM_FENCED; attaching also -EAGAIN (cache.h).
  */
 #ifndef MM_ENGINE_H
 #define MM_ENGINE_H

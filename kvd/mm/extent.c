@@ -246,6 +246,7 @@ static void created(struct mm *mm, uint32_t ext)
 		s->nr_coming -= extent_pages(x);
 		bind_at(mm, bind)->nr_extents--;
 		x->bind = NIL;
+		pending_wake(mm, bind, group);
 	}
 	mm->dirty = true;
 	if (!error)
@@ -320,7 +321,7 @@ void extent_update(struct mm *mm, uint32_t ext)
 	else
 		take_list_del(mm, &mm->takeable, ext);
 	x->on_take = takeable;
-	mm->dirty = true;
+	mm->dirty = mm->dirty || takeable;
 }
 
 void extent_evict(struct mm *mm, uint32_t ext)

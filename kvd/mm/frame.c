@@ -40,7 +40,7 @@ void frame_set_state(struct mm *mm, uint32_t f, enum frame_state to)
 		s->nr_pinned += pinned;
 	}
 	if (to == FRAME_FREE || to == FRAME_COLD)
-		mm->dirty = true;
+		pending_wake(mm, x->bind, x->group);
 	extent_update(mm, fr->extent);
 }
 

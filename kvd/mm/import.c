@@ -18,6 +18,16 @@ uint32_t import_count(uint16_t bits)
 	return nr;
 }
 
+/* It may be adopted, or destroyed, now. */
+static void unmapped(struct mm *mm, uint32_t ext)
+{
+	const struct extent *x = extent_at(mm, ext);
+
+	if (x->state == EXTENT_LIVE)
+		pending_wake(mm, x->bind, x->group);
+	extent_unmapped(mm, ext);
+}
+
 void import_drop_member(struct mm *mm, uint32_t member)
 {
 	for (uint32_t e = pool_next(mm, &mm->extents, 0); e; e = pool_next(mm, &mm->extents, e)) {
@@ -27,7 +37,7 @@ void import_drop_member(struct mm *mm, uint32_t member)
 			continue;
 		extent_at(mm, e)->nr_imports -= import_count(*bits);
 		*bits = 0;
-		extent_unmapped(mm, e);
+		unmapped(mm, e);
 	}
 }
 
@@ -88,7 +98,6 @@ int import_op_unimport(struct mm *mm, const struct mm_request *rq, struct mm_rep
 		return reply_error(rp, -ENOENT, MM_NO_SUCH_ID, ext, rq->map.shard);
 	*bits &= (uint16_t)~bit;
 	extent_at(mm, ext)->nr_imports--;
-	mm->dirty = true;
-	extent_unmapped(mm, ext);
+	unmapped(mm, ext);
 	return 0;
 }

@@ -150,6 +150,7 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	memset(block(mm, mm->off_imports), 0, 2ull * cfg->max_members * cfg->max_extents);
 	buddy_init(mm, &mm->frame_buddy, cfg->max_frames);
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
+	mm->queue.due_ns = UINT64_MAX;
 	*mmp = mm;
 	return 0;
 }
@@ -209,13 +210,13 @@ static void begin(struct mm *mm, uint64_t now_ns)
 }
 
 /* What one change makes possible for others: waiting allocations, then superfluous extents, whose
- * going may again be what somebody waits for. */
+ * going may again be what somebody waits for. With more set the rest is mm_tick's. */
 static void settle(struct mm *mm)
 {
 	do {
 		pending_run(mm);
 		slab_trim(mm);
-	} while (mm->dirty && mm->waiting.head && !mm->more);
+	} while ((mm->dirty || mm->wake.head) && mm->waiting.head && !mm->more);
 }
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
@@ -251,7 +252,7 @@ int mm_complete(struct mm *mm, uint64_t effect_id, int result, uint64_t now_ns)
 	return err;
 }
 
-/* The budget bounds nothing yet: all background work is a pass over the waiting allocations. */
+/* The caller's budget bounds nothing yet: the waiting allocations have their own (pending.h). */
 void mm_tick(struct mm *mm, uint64_t now_ns, unsigned int budget)
 {
 	(void)budget;

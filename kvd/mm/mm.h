@@ -22,7 +22,8 @@
  * Errors:     mm_submit returns 0 (a reply with this cookie comes, now or later) or -EAGAIN (a
  *             bound is full, nothing changed, try after draining replies and effects). The
  *             request's own outcome is mm_reply.result: 0/-errno with a reason; on error nothing
- *             has changed. Bad input is an errno, a broken invariant of ours an abort.
+ *             has changed (but for room on its way after -ENOMEM, -EDQUOT, -EAGAIN). Bad input is
+ *             an errno, a broken invariant of ours an abort.
  * See:        docs/architecture.md, docs/glossary.md, tests/unit/mm.
  */
 #ifndef MM_H
@@ -55,7 +56,7 @@ struct mm_device_config {
 	bool scrub;			/* scrub frames before another engine gets them */
 };
 
-/* max_caches, max_leases, max_parks, max_keys and max_pending are shared by all engines: one may take
+/* max_caches, max_leases, max_parks, max_keys, max_pending are shared by all engines: one may take
  * one more only while it has fewer than are left, so alone it gets half of a table, next to others
  * as hungry an equal part with one part left over, and a newcomer never finds a table empty. What
  * it may have at most at the moment is its share (MM_TABLE_FULL, b). Counted are caches it opened
@@ -83,6 +84,8 @@ struct mm_config {
 /* ---- requests ------------------------------------------------------------------------------ */
 
 enum mm_op {
+	/* ENGINE_ATTACH and CACHE_OPEN with a full table: -EAGAIN with MM_TABLE_FULL when content
+	 * nobody has open was, or is being, cleared for the newcomer: ask again in a moment. */
 	MM_ENGINE_ATTACH = 1,	/* -> engine id, member id of its lead */
 	MM_MEMBER_ATTACH,	/* another process of the same engine -> member id */
 	MM_FENCE,	/* engine: no more grants; its leases go, its held pages are quarantined */
@@ -98,7 +101,7 @@ enum mm_op {
 	MM_LEASE_DUP,	/* a second lease on the same chain, or on an ancestor (depth pages) */
 	MM_UNLEASE,
 	MM_PARK,		/* lease -> park id: reclaimable, remembered as one object */
-	MM_RESUME,	/* park id -> what a lookup of what is left of it would give; ends it */
+	MM_RESUME,	/* park id -> at most what a lookup of what is left would give; ends it */
 	MM_UNPARK,		/* forget a park */
 	MM_DROP_HEAD,		/* lease: group pages before a depth are not needed by this lease */
 	MM_RESERVE, /* bytes of a device outside the pool (0 gives back); engine's death frees */
@@ -193,7 +196,7 @@ enum mm_reason {
 	MM_NOT_OWNER,
 	MM_POOL_FULL,		/* a: bytes wanted, b: bytes the pool has free */
 	MM_TENANT_MAX,		/* a: tenant's max, b: its charge */
-	MM_TABLE_FULL,	/* a: which limit (offset in mm_config), b: its value or the engine's share */
+	MM_TABLE_FULL,	/* a: which limit (offset in mm_config), b: its value or engine's share */
 	MM_FENCED,
 	MM_LEASED,
 	MM_TIMED_OUT,
@@ -228,7 +231,9 @@ struct mm_reply {
 	/* LOOKUP, RESUME: nr_pages full pages of nr_groups groups, pages[group][nr_pages], 0 where
 	 * a window group has none (none is needed there). tail_*: the page after them matches
 	 * tail_tokens > 0 of the rest: its source pages tail_pages[group], leased by tail_lease (0
-	 * if adopted: then the ids are held by the engine now, tail_adopted).
+	 * if adopted: then the ids are held by the engine now, tail_adopted). In window groups
+	 * tail_lease keeps its own page only: who reads the window before it, while the tail is
+	 * being copied or after, keeps both leases.
 	 * COMMIT: nr_pages as given; pages[group][nr_pages] are the ids of the chain: the committed
 	 * page's own id, or the one already cached (then the committer still holds its own).
 	 * ALLOC: pages[nr_pages]. */

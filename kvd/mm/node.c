@@ -298,6 +298,8 @@ static void count_pinned(struct mm *mm, uint32_t n, uint32_t by)
 		x = extent_at(mm, frame_at(mm, f)->extent);
 		x->nr_pinned += by;
 		slab_of(mm, x)->nr_pinned += by;
+		if (by != 1)
+			pending_wake(mm, x->bind, x->group);
 		extent_update(mm, frame_at(mm, f)->extent);
 	}
 	mm->nr_pinned_nodes += by;
@@ -329,7 +331,6 @@ void node_unpin(struct mm *mm, uint32_t n)
 		no->age = mm->clock;
 		count_pinned(mm, n, -1u);
 		key_unpin(mm, no->key);
-		mm->dirty = true;
 		parent = no->parent;
 		lru_add_hot(mm, n);
 		/* Its frames may all have gone cold and been taken while it was pinned. */

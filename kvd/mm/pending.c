@@ -15,7 +15,7 @@ struct want {
 	uint32_t bind, group, nr, cache;
 	uint64_t deadline_ns;
 	uint32_t claimed;	/* pages of the same slab that earlier ones wait for */
-	bool is_new;		/* not in the queue yet: all that wait are before it */
+	uint64_t seq;		/* UINT64_MAX: not in the queue yet, all that wait are before it */
 	bool may_wait;		/* there is, or will be, an entry in the queue */
 	bool barred;		/* an earlier one waits for the pool */
 	uint32_t bars;		/* waiting for the pool: devices it keeps later ones from */
@@ -135,9 +135,7 @@ static bool may_take(const struct mm *mm, const struct want *w, const struct ext
 
 	if (!x->on_take || (x->bind == w->bind && x->group == w->group))
 		return false;
-	if (w->is_new)
-		return !s->pend_pages;
-	return s->claim_pass != mm->pass || !s->claimed;
+	return !s->waiters.head || pending_at(mm, s->waiters.head)->seq >= w->seq;
 }
 
 static bool inside(const struct extent *x, const struct shortage *s)
@@ -342,6 +340,8 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 		if (reclaim(mm, w))
 			return grant(mm, w);
 		mm->more = true;
+		mm->queue.left = 0;
+		pending_wake(mm, w->bind, w->group);
 		return w->may_wait ? WAIT_CREATE : REFUSED;
 	}
 	missing = less(w->nr, ahead + more);
@@ -380,6 +380,76 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 		rp->reason = MM_TIMED_OUT;
 }
 
+/* ---- who bars whom, and until when --------------------------------------------------------- */
+
+static uint32_t devices_of(const struct mm *mm, uint32_t bind)
+{
+	return cache_at(mm, bind_at(mm, bind)->cache)->device_mask;
+}
+
+/* Does one before this place in the queue keep it from the pool? */
+static bool barred(const struct mm *mm, uint32_t bind, uint64_t seq)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint32_t head = mm->queue.head[d];
+
+		if (devices_of(mm, bind) >> d & 1 && head && pending_at(mm, head)->seq < seq)
+			return true;
+	}
+	return false;
+}
+
+/* Not called while stale for a waiter that is not the last: refresh finds it. */
+static void note_bars(struct mm *mm, uint32_t p)
+{
+	const struct pending *pe = pending_at(mm, p);
+	struct pending_queue *q = &mm->queue;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (pe->bars >> d & 1 &&
+		    (!q->head[d] || pending_at(mm, q->head[d])->seq > pe->seq))
+			q->head[d] = p;
+	/* One whose extent is being made outlives its deadline: it wakes by completion. */
+	if (pe->bars && pe->deadline_ns < q->due_ns)
+		q->due_ns = pe->deadline_ns;
+}
+
+static void set_bars(struct mm *mm, uint32_t p, uint32_t bars)
+{
+	struct pending *pe = pending_at(mm, p);
+
+	if (bars == pe->bars)
+		return;
+	mm->queue.stale = mm->queue.stale || pe->bars;
+	pe->bars = bars;
+	if (!mm->queue.stale)
+		note_bars(mm, p);
+	mm->dirty = true;	/* there may be another first one */
+}
+
+static void refresh(struct mm *mm)
+{
+	struct pending_queue *q = &mm->queue;
+
+	if (!q->stale)
+		return;
+	q->stale = false;
+	q->due_ns = UINT64_MAX;
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
+		q->head[d] = NIL;
+	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next) {
+		note_bars(mm, p);
+		q->nr_looks++;
+	}
+}
+
+uint64_t pending_next_deadline(const struct mm *mm)
+{
+	return mm->queue.due_ns;
+}
+
+/* ---- into the queue and out of it ---------------------------------------------------------- */
+
 static void enqueue(struct mm *mm, const struct want *w, const struct mm_request *rq,
 		    bool for_pool)
 {
@@ -393,35 +463,38 @@ static void enqueue(struct mm *mm, const struct want *w, const struct mm_request
 	pe->nr_pages = w->nr;
 	pe->deadline_ns = w->deadline_ns;
 	pe->cookie = rq->cookie;
-	pe->bars = for_pool ? w->bars : 0;
 	pe->pressed = w->pressed;
+	pe->seq = ++mm->queue.last_seq;
 	slab(mm, w)->pend_pages += w->nr;
 	engine_at(mm, pe->engine)->nr_pending++;
 	pending_list_add_tail(mm, &mm->waiting, p);
+	waiter_list_add_tail(mm, &slab(mm, w)->waiters, p);
+	set_bars(mm, p, for_pool ? w->bars : 0);
 	mm->vmstat.alloc_wait++;
 }
 
 static void dequeue(struct mm *mm, uint32_t p)
 {
 	struct pending *pe = pending_at(mm, p);
+	struct slab *s = &bind_at(mm, pe->bind)->slab[pe->group];
 
-	bind_at(mm, pe->bind)->slab[pe->group].pend_pages -= pe->nr_pages;
+	set_bars(mm, p, 0);
+	if (s->wake_at == p)
+		s->wake_at = pe->slab_link.next;
+	waiter_list_del(mm, &s->waiters, p);
+	s->pend_pages -= pe->nr_pages;
 	engine_at(mm, pe->engine)->nr_pending--;
 	slab_trim_soon(mm, pe->bind);
 	pending_list_del(mm, &mm->waiting, p);
 	pool_put(mm, &mm->pendings, p);
-}
-
-static uint32_t devices_of(const struct mm *mm, uint32_t bind)
-{
-	return cache_at(mm, bind_at(mm, bind)->cache)->device_mask;
+	mm->dirty = true;	/* what it collected extents in may be taken now */
 }
 
 int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
 {
 	int err = 0;
 	uint32_t engine = engine_find(mm, rq->engine, rp, &err), g = rq->group;
-	struct want w = { .group = g, .nr = rq->alloc.nr_pages, .is_new = true,
+	struct want w = { .group = g, .nr = rq->alloc.nr_pages, .seq = UINT64_MAX,
 			  .deadline_ns = rq->alloc.deadline_ns };
 	enum verdict v;
 
@@ -437,9 +510,7 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
 	w.may_wait = !share_full(mm, engine, rp);
 	w.claimed = slab(mm, &w)->pend_pages;
-	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next)
-		if (pending_at(mm, p)->bars & devices_of(mm, w.bind))
-			w.barred = true;
+	w.barred = barred(mm, w.bind, w.seq);
 	w.ids = reply_words(mm, w.nr);
 	v = decide(mm, &w, rp);
 	if (v == GRANTED) {
@@ -455,41 +526,41 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	return REPLY_LATER;
 }
 
+/* ---- trying again -------------------------------------------------------------------------- */
+
 /* One more try; false: it goes on waiting. */
-static bool retry(struct mm *mm, uint32_t p, uint32_t barred)
+static bool retry(struct mm *mm, uint32_t p, uint32_t claimed)
 {
 	struct pending *pe = pending_at(mm, p);
-	struct bind *b = bind_at(mm, pe->bind);
-	struct slab *s = &b->slab[pe->group];
 	struct want w = {
-		.bind = pe->bind, .group = pe->group, .nr = pe->nr_pages, .cache = b->cache,
+		.bind = pe->bind, .group = pe->group, .nr = pe->nr_pages, .claimed = claimed,
+		.cache = bind_at(mm, pe->bind)->cache, .seq = pe->seq,
 		.deadline_ns = pe->deadline_ns, .may_wait = true, .pressed = pe->pressed,
 		.create_error = pe->create_error,
-		.barred = (barred & devices_of(mm, pe->bind)) != 0,
 	};
 	struct mm_reply rp = {
 		.cookie = pe->cookie, .op = MM_ALLOC,
 		.engine = pool_id(mm, &mm->engines, pe->engine),
-		.cache = pool_id(mm, &mm->caches, b->cache),
+		.cache = pool_id(mm, &mm->caches, w.cache),
 	};
 	enum verdict v;
 
-	if (s->claim_pass != mm->pass)
-		s->claimed = 0;
-	s->claim_pass = mm->pass;
-	w.claimed = s->claimed;
+	refresh(mm);
+	w.barred = barred(mm, w.bind, w.seq);
 	w.ids = reply_words(mm, w.nr);
+	mm->queue.left--;
+	mm->queue.nr_looks++;
 	v = decide(mm, &w, &rp);
 	if (v == WAIT_CREATE || v == WAIT_POOL) {
 		mm->replies.used_words -= w.nr;
-		s->claimed += w.nr;
-		pe->bars = v == WAIT_POOL ? w.bars : 0;
+		set_bars(mm, p, v == WAIT_POOL ? w.bars : 0);
 		pe->pressed = w.pressed;
 		return false;
 	}
 	if (v == REFUSED) {
 		mm->replies.used_words -= w.nr;
 		refuse(mm, &w, &rp);
+		pending_wake(mm, w.bind, w.group);	/* its claim is void */
 	} else {
 		rp = (struct mm_reply){ .cookie = rp.cookie, .op = rp.op, .engine = rp.engine,
 					.cache = rp.cache, .pages = w.ids, .nr_pages = w.nr };
@@ -499,24 +570,168 @@ static bool retry(struct mm *mm, uint32_t p, uint32_t barred)
 	return true;
 }
 
-void pending_run(struct mm *mm)
+/* Budget and reply queue allow another try? If not the rest is mm_tick's. */
+static bool may_retry(struct mm *mm, uint32_t p)
 {
-	uint32_t barred = 0, next;
+	if (mm->queue.left && reply_room(mm, pending_at(mm, p)->nr_pages))
+		return true;
+	mm->more = true;
+	return false;
+}
 
-	if (!mm->dirty || !mm->waiting.head)
-		return;
-	mm->dirty = false;
-	mm->pass++;
+static uint32_t claimed_before(struct mm *mm, const struct slab *s, uint32_t p)
+{
+	uint32_t claimed = 0;
+
+	for (uint32_t q = s->waiters.head; q != p; q = pending_at(mm, q)->slab_link.next) {
+		claimed += pending_at(mm, q)->nr_pages;
+		mm->queue.nr_looks++;
+	}
+	return claimed;
+}
+
+static bool run_slab(struct mm *mm, struct slab *s)
+{
+	uint32_t claimed = claimed_before(mm, s, s->wake_at);
+
+	while (s->wake_at) {
+		uint32_t p = s->wake_at, nr = pending_at(mm, p)->nr_pages;
+
+		if (!may_retry(mm, p))
+			return false;
+		if (retry(mm, p, claimed))
+			continue;	/* leaving the queue moved wake_at on */
+		claimed += nr;
+		s->wake_at = pending_at(mm, p)->slab_link.next;
+	}
+	return true;
+}
+
+/* Those of slabs that have changed. A pass is finished before one anew, lest the last starve. */
+static bool run_wakes(struct mm *mm)
+{
+	uint32_t bind;
+
+	while ((bind = mm->wake.head)) {
+		struct bind *b = bind_at(mm, bind);
+
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
+			struct slab *s = &b->slab[g];
+
+			while (b->wake >> g & 1 || s->wake_at) {
+				if (!s->wake_at) {
+					b->wake &= ~(1u << g);
+					s->wake_at = s->waiters.head;
+				}
+				if (!run_slab(mm, s))
+					return false;
+			}
+		}
+		wake_list_del(mm, &mm->wake, bind);
+		b->on_wake = false;
+	}
+	return true;
+}
+
+static struct slab *slab_of_waiter(const struct mm *mm, uint32_t p)
+{
+	return &bind_at(mm, pending_at(mm, p)->bind)->slab[pending_at(mm, p)->group];
+}
+
+static void run_due(struct mm *mm)
+{
+	uint32_t next;
+
 	for (uint32_t p = mm->waiting.head; p; p = next) {
-		struct pending *pe = pending_at(mm, p);
+		const struct pending *pe = pending_at(mm, p);
 
 		next = pe->link.next;
-		if (!reply_room(mm, pe->nr_pages)) {
-			mm->dirty = mm->more = true;	/* after the replies have been fetched */
+		mm->queue.nr_looks++;
+		if (!pe->bars || pe->deadline_ns > mm->now_ns)
+			continue;
+		if (!may_retry(mm, p))
 			return;
+		retry(mm, p, claimed_before(mm, slab_of_waiter(mm, p), p));
+	}
+}
+
+/* The first ones that bar a device, until all of them go on waiting. */
+static void run_heads(struct mm *mm)
+{
+	bool again = true;
+
+	mm->dirty = false;
+	while (again) {
+		again = false;
+		for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+			uint32_t p, bars;
+
+			refresh(mm);
+			p = mm->queue.head[d];
+			if (!p || barred(mm, pending_at(mm, p)->bind, pending_at(mm, p)->seq))
+				continue;
+			if (!may_retry(mm, p)) {
+				mm->dirty = true;
+				return;
+			}
+			bars = pending_at(mm, p)->bars;
+			again |= retry(mm, p, claimed_before(mm, slab_of_waiter(mm, p), p)) ||
+				 pending_at(mm, p)->bars != bars;
 		}
-		if (!retry(mm, p, barred))
-			barred |= pe->bars;
+	}
+}
+
+void pending_run(struct mm *mm)
+{
+	mm->queue.left = PENDING_BUDGET;
+	if (run_wakes(mm)) {
+		refresh(mm);
+		if (mm->queue.due_ns <= mm->now_ns)
+			run_due(mm);
+		if (mm->dirty)
+			run_heads(mm);
+	}
+	refresh(mm);
+}
+
+/* ---- what changed -------------------------------------------------------------------------- */
+
+static void wake(struct mm *mm, uint32_t bind, uint32_t group)
+{
+	struct bind *b = bind_at(mm, bind);
+
+	if (!b->slab[group].waiters.head)
+		return;
+	b->wake |= 1u << group;
+	if (!b->on_wake)
+		wake_list_add_tail(mm, &mm->wake, bind);
+	b->on_wake = true;
+}
+
+void pending_wake(struct mm *mm, uint32_t bind, uint32_t group)
+{
+	if (!mm->waiting.head)
+		return;
+	if (bind_at(mm, bind)->engine) {
+		wake(mm, bind, group);
+		return;
+	}
+	for (uint32_t b = cache_at(mm, bind_at(mm, bind)->cache)->binds.head; b;
+	     b = bind_at(mm, b)->cache_link.next)
+		wake(mm, b, group);
+}
+
+void pending_leave(struct mm *mm, uint32_t bind)
+{
+	struct bind *b = bind_at(mm, bind);
+
+	if (b->on_wake)
+		wake_list_del(mm, &mm->wake, bind);
+	b->on_wake = false;
+	b->wake = 0;
+	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
+		MM_ASSERT(!b->slab[g].waiters.head);
+		pending_wake(mm, bind, g);	/* of others, who may adopt now */
 	}
 }
 
@@ -537,18 +752,4 @@ void pending_create_failed(struct mm *mm, uint32_t bind, uint32_t group, int err
 	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next)
 		if (pending_at(mm, p)->bind == bind && pending_at(mm, p)->group == group)
 			pending_at(mm, p)->create_error = error;
-}
-
-uint64_t pending_next_deadline(const struct mm *mm)
-{
-	uint64_t next = UINT64_MAX;
-
-	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next) {
-		const struct pending *pe = pending_at(mm, p);
-
-		/* One whose extent is being made outlives its deadline: it wakes by completion. */
-		if (pe->bars && pe->deadline_ns < next)
-			next = pe->deadline_ns;
-	}
-	return next;
 }

@@ -7,12 +7,19 @@
  *               4. own coldest unpinned nodes, then those of orphans
  *               5. with a deadline: whole extents nothing holds on to, of anybody, coldest first:
  *                  emptied and retired; others are asked by a pressure event; it waits
- *             Waiting allocations are tried again, in order, after each change; one that waits for
- *             the pool (5) bars later ones on its devices from 3 and 5.
- * Invariants: slab.pend_pages is the sum of the waiting allocations; nothing is changed by an
- *             allocation refused at once.
- * Cost:       O(1) a page; 5 O(extents); a retry O(waiting).
- * Limits:     max_pending, EVICT_BUDGET nodes a call.
+ *             One that waits for the pool (5) bars later ones on its devices from 3 and 5. So a
+ *             change is of use only to
+ *               - waiters of the slab it is in (wake), or for orphans of slabs of the same cache
+ *                 and group: tried again in order
+ *               - if it is of the pool's room (dirty): the first that bars a device, and the next
+ *                 once that has what it wants
+ *               - if it is of the clock: those whose deadline has passed.
+ * Invariants: slab.pend_pages is the sum of slab.waiters; nothing is changed by an allocation
+ *             refused at once; queue.head and due_ns are what a walk over the queue would find.
+ * Cost:       O(1) a page; 5 O(extents); a change O(devices) and what it is of use to; the walk
+ *             O(waiting), once when a first one leaves.
+ * Limits:     max_pending; a call tries PENDING_BUDGET waiters and evicts EVICT_BUDGET nodes for
+ *             each of them, the rest is left for mm_tick.
  * Errors:     -ENOMEM MM_POOL_FULL, MM_TABLE_FULL, MM_TIMED_OUT; -EDQUOT MM_TENANT_MAX; -EIO when
  *             the device refused the extent.
  */
@@ -26,13 +33,17 @@
 #include "mm.h"
 #include "pool.h"
 
-#define EVICT_BUDGET 65536u
+#define EVICT_BUDGET	65536u
+#define PENDING_BUDGET	128u
+
+struct slab;
 
 struct pending {
 	struct pool_obj obj;
 	uint32_t engine, bind, group, nr_pages;
 	uint64_t deadline_ns, cookie;
-	struct link link;
+	uint64_t seq;		/* place in the queue */
+	struct link link, slab_link;
 	/* Devices it bars later ones from while it waits for somebody's room; 0: it waits for an
 	 * extent of its own being made. */
 	uint32_t bars;
@@ -40,7 +51,19 @@ struct pending {
 	int32_t create_error;	/* the device refused: create no more for it */
 };
 
+struct pending_queue {
+	uint64_t last_seq;
+	uint64_t due_ns;	/* next deadline of one that waits for the pool; UINT64_MAX: none */
+	uint32_t head[MM_MAX_DEVICES];	/* first one that bars the device; 0: none */
+	bool stale;		/* due_ns and head are to be found again; never between calls */
+	uint32_t left;		/* of this call's PENDING_BUDGET */
+	uint64_t nr_looks;	/* steps ever spent on those that wait, for tests */
+};
+
 void pending_run(struct mm *);
+/* A slab has more FREE, COLD or unpinned frames than before, or fewer on their way. */
+void pending_wake(struct mm *, uint32_t bind, uint32_t group);
+void pending_leave(struct mm *, uint32_t bind);	/* it has no waiters any more */
 void pending_drop(struct mm *, uint32_t engine);	/* without a reply */
 void pending_create_failed(struct mm *, uint32_t bind, uint32_t group, int error);
 uint64_t pending_next_deadline(const struct mm *);

@@ -38,14 +38,16 @@ struct slab {
 	uint32_t nr[FRAME_NR], nr_pinned;
 	uint32_t nr_coming;		/* pages of extents being created */
 	uint32_t pend_pages;		/* pages that waiting allocations want */
-	uint32_t claimed, claim_pass;	/* of those, looked at in this pass */
+	struct list waiters;		/* those, in order */
+	uint32_t wake_at;		/* where trying them again goes on; 0: no such pass */
 };
 
 struct bind {
 	struct pool_obj obj;
 	uint32_t engine, cache;		/* engine 0: orphans */
-	struct link engine_link, cache_link, trim_link;
-	bool on_trim;
+	struct link engine_link, cache_link, trim_link, wake_link;
+	bool on_trim, on_wake;
+	uint32_t wake;			/* groups whose waiters are to be tried again */
 	uint32_t nr_extents;		/* CREATING and LIVE */
 	struct list lru;		/* unpinned nodes homed here, coldest at the head */
 	struct slab slab[MM_MAX_GROUPS];

@@ -179,7 +179,7 @@ static void take_reply(struct sim *s, const struct mm_reply *reply)
 	if (s->opt->verbose)
 		say_reply(s, &r, nr);
 	if (c && s->canary) {
-		if (canary_swallow(s, c))
+		if (canary_swallow(s, c, &r))
 			return;
 		canary_reply(s, c, &r, s->reply_pages);
 	}

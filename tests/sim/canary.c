@@ -178,9 +178,11 @@ void canary_reply(struct sim *s, struct call *c, struct mm_reply *r, uint64_t *p
 	s->canary_fired = fired;
 }
 
-bool canary_swallow(struct sim *s, const struct call *c)
+/* A late refusal leaves no trace: whoever waits may wait as long as extents are being made. */
+bool canary_swallow(struct sim *s, const struct call *c, const struct mm_reply *r)
 {
-	if (!ready(s) || s->canary != CANARY_SWALLOW || c->req.op == MM_FENCE)
+	if (!ready(s) || s->canary != CANARY_SWALLOW || c->req.op == MM_FENCE ||
+	    (c->req.op == MM_ALLOC && r->result))
 		return false;
 	s->canary_fired = true;
 	return true;

@@ -298,7 +298,7 @@ static void check_leases(struct hit *h)
 	SIM_CHECK(s, h->r->lease || !h->r->nr_pages, "%u pages found but not leased",
 		  h->r->nr_pages);
 	if (h->r->lease) {
-		l = tree_lease(s, h->r->lease, h->engine, h->ci, h->end);
+		l = tree_lease_new(s, h->r->lease, h->engine, h->ci, h->end);
 		pin_named(h, l, false);
 		s->sum.leases_new++;
 	}
@@ -307,7 +307,7 @@ static void check_leases(struct hit *h)
 		return;
 	}
 	SIM_CHECK(s, h->r->tail_lease, "a tail without a lease");
-	l = tree_lease(s, h->r->tail_lease, h->engine, h->ci, h->tail);
+	l = tree_lease_new(s, h->r->tail_lease, h->engine, h->ci, h->tail);
 	pin_named(h, l, true);
 	s->sum.leases_new++;
 }

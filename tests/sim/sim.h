@@ -330,6 +330,8 @@ uint32_t tree_tokens(const struct sim *, uint32_t node);	/* from the root */
 bool tree_window_needs(const struct mm_cache_desc *, uint32_t group, uint32_t page,
 		       uint64_t len_tokens);
 struct lease *tree_lease(struct sim *, uint32_t id, uint32_t engine, uint32_t cache, uint32_t node);
+struct lease *tree_lease_new(struct sim *, uint32_t id, uint32_t engine, uint32_t cache,
+			     uint32_t node);
 void tree_pin(struct sim *, struct lease *, uint32_t node, uint32_t group);
 void tree_pin_chain(struct sim *, struct lease *, const struct lease *old);
 void tree_unlease(struct sim *, struct lease *);
@@ -368,7 +370,7 @@ extern const char *const sim_op_name[SIM_NR_OPS];
 /* canary.c */
 extern const char *const canary_name[CANARY_NR];
 void canary_reply(struct sim *, struct call *, struct mm_reply *, uint64_t *pages);
-bool canary_swallow(struct sim *, const struct call *);
+bool canary_swallow(struct sim *, const struct call *, const struct mm_reply *);
 void canary_effect(struct sim *, struct mm_effect *);
 bool canary_lose_destroy(struct sim *);
 uint64_t canary_number(struct sim *, enum canary, uint64_t value);

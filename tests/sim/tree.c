@@ -159,6 +159,22 @@ bool tree_window_needs(const struct mm_cache_desc *d, uint32_t group, uint32_t p
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 
+/* One more, which no commit has moved, is within the engine's share. */
+struct lease *tree_lease_new(struct sim *s, uint32_t id, uint32_t engine, uint32_t cache,
+			     uint32_t node)
+{
+	uint32_t nr = 0, own = 0;
+
+	for (uint32_t i = 0; i < SIM_SLOTS; i++) {
+		nr += s->lease[i].id != 0;
+		own += s->lease[i].id && s->lease[i].engine == engine;
+	}
+	SIM_CHECK(s, nr < s->cfg.max_leases && own < s->cfg.max_leases - nr,
+		  "engine %u has %u of %u leases, %u are taken", engine, own, s->cfg.max_leases,
+		  nr);
+	return tree_lease(s, id, engine, cache, node);
+}
+
 struct lease *tree_lease(struct sim *s, uint32_t id, uint32_t engine, uint32_t cache, uint32_t node)
 {
 	struct lease *l = NULL;

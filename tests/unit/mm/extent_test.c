@@ -187,6 +187,53 @@ static void a_failed_destroy_is_tried_again(void **state)
 	assert_true(mm_next_deadline(t.mm) == UINT64_MAX);
 }
 
+/* Another request every 10 ms for 300 ms; ticks when mm says it is due. True: an effect came. */
+static bool comes_again_though_busy(enum mm_effect_kind kind)
+{
+	for (uint32_t i = 0; i < 30 && !t.nr_fx; i++) {
+		t.now += 10000000;
+		assert_int_equal(mmt_simple(&t, MM_STAT, e2, 0), 0);
+		if (mm_next_deadline(t.mm) <= t.now)
+			mmt_tick(&t, t.now);
+	}
+	return t.nr_fx == 1 && t.fx[0].kind == kind;
+}
+
+static void a_busy_caller_does_not_put_off_a_failed_destroy(void **state)
+{
+	uint64_t a[16];
+
+	(void)state;
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 16, a), 0);
+	t.hold = true;
+	assert_int_equal(mmt_free(&t, e1, a, 16), 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		mmt_complete(&t, 0, -EIO);
+		assert_true(comes_again_though_busy(MM_EFFECT_DESTROY));
+	}
+	mmt_complete(&t, 0, 0);
+	assert_int_equal(mmt_device_extents(&t, 0), 1);
+	assert_true(mm_next_deadline(t.mm) == UINT64_MAX);
+}
+
+static void a_busy_caller_does_not_put_off_a_failed_scrub(void **state)
+{
+	struct mm_meminfo mi;
+
+	(void)state;
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 8, NULL), 0);
+	t.hold = true;
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m1), 0);
+	assert_int_equal(t.fx[0].kind, MM_EFFECT_SCRUB);
+	for (uint32_t i = 0; i < 3; i++) {
+		mmt_complete(&t, 0, -EIO);
+		assert_true(comes_again_though_busy(MM_EFFECT_SCRUB));
+	}
+	mmt_complete(&t, 0, 0);
+	mm_meminfo(t.mm, 0, &mi);
+	assert_int_equal(mi.quarantined_bytes, 0);
+}
+
 static void strange_completions_are_refused(void **state)
 {
 	struct mm_effect fx;
@@ -340,6 +387,8 @@ int main(void)
 		T(a_retiring_extent_goes_with_its_last_importer),
 		T(imports_stay_within_tenant_and_cache),
 		T(a_failed_destroy_is_tried_again),
+		T(a_busy_caller_does_not_put_off_a_failed_destroy),
+		S(a_busy_caller_does_not_put_off_a_failed_scrub),
 		T(strange_completions_are_refused),
 		S(scrubbing_ends_the_quarantine),
 		T(an_orphan_s_cached_pages_serve_the_adopter),

@@ -182,10 +182,11 @@ static void the_queue_is_bounded(void **state)
 {
 	(void)state;
 	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 60, NULL), 0);
-	for (uint32_t i = 0; i < 8; i++)
+	for (uint32_t i = 0; i < 4; i++)	/* half of the queue is its share */
 		assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 4, t.now + 500), MMT_LATER);
 	mmt_refused(&t, mmt_alloc_until(&t, e2, c2, 0, 4, t.now + 500), -ENOMEM, MM_TABLE_FULL);
 	assert_int_equal(t.rp.a, offsetof(struct mm_config, max_pending));
+	assert_int_equal(t.rp.b, 4);
 	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 4, NULL), 0);	/* own pages need no queue */
 }
 
@@ -355,6 +356,115 @@ static void answers_wait_for_room_in_the_reply_queue(void **state)
 	assert_int_equal(nr + t.nr_late, 4);
 }
 
+/* ---- what a change costs those that wait --------------------------------------------------- */
+
+#define MANY	1024u
+
+/* Many engines' allocations wait for the pool, all of it held by the first one, which then frees
+ * and allocates page after page: steps taken on the waiting. */
+static uint64_t steps_of_frees(uint32_t nr_devices)
+{
+	struct mm_config cfg = mmt_config();
+	struct mmt s;
+	uint64_t ids[64], before;
+	uint32_t e[2 * MANY / 64], c[2 * MANY / 64], nr = 0;
+
+	cfg.max_pending = MANY;
+	cfg.max_engines = cfg.max_members = cfg.max_tenants = 40;
+	cfg.max_caches = 100;
+	mmt_init(&s, &cfg);
+	for (uint32_t i = 0; i < 33; i++) {
+		struct mm_cache_desc d = mmt_desc(1);
+
+		d.shard[0].device = i % nr_devices;
+		assert_int_equal(mmt_attach(&s, 1 + i, &e[i % 32], NULL), 0);
+		assert_int_equal(mmt_open(&s, e[i % 32], &d, &c[i % 32]), 0);
+		if (i < nr_devices)		/* the first ones hold all there is */
+			assert_int_equal(mmt_alloc(&s, e[i], c[i], 0, 64, i ? NULL : ids), 0);
+		if (i < nr_devices)
+			continue;
+		for (uint32_t k = 0; k < 31; k++, nr++)
+			assert_int_equal(mmt_alloc_until(&s, e[i % 32], c[i % 32], 0, 1,
+							 s.now + 1000000), MMT_LATER);
+		if (i == 31)
+			break;
+	}
+	assert_true(nr > 900 && s.mm->waiting.nr == nr);
+	before = s.mm->queue.nr_looks;
+	for (uint32_t i = 0; i < 1000; i++) {
+		assert_int_equal(mmt_free(&s, e[0], &ids[i % 7], 1), 0);
+		assert_int_equal(mmt_alloc(&s, e[0], c[0], 0, 1, &ids[i % 7]), 0);
+	}
+	before = s.mm->queue.nr_looks - before;
+	assert_true(s.mm->waiting.nr == nr);
+	mmt_fini(&s);
+	return before;
+}
+
+static void a_change_costs_nothing_to_those_it_is_no_use_to(void **state)
+{
+	(void)state;
+	assert_true(steps_of_frees(1) == 0);
+	assert_true(steps_of_frees(2) == 0);
+}
+
+/* An extent that is emptied, kept, and used again could be taken by the first that waits: only it
+ * is asked. Here each waits for more than that. */
+static void a_change_of_the_pool_is_looked_at_by_the_first(void **state)
+{
+	uint64_t a[64], before;
+
+	(void)state;
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 64, a), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 40, t.now + 500), MMT_LATER);
+	assert_int_equal(mmt_free(&t, e1, a, 7), 0);
+	before = t.mm->queue.nr_looks;
+	for (uint32_t i = 0; i < 100; i++) {
+		assert_int_equal(mmt_free(&t, e1, a + 7, 1), 0);
+		assert_int_equal(mmt_alloc(&t, e1, c1, 0, 1, a + 7), 0);
+	}
+	assert_int_equal(t.mm->queue.nr_looks - before, 100);
+	assert_int_equal(t.mm->waiting.nr, 4);
+}
+
+/* One slab's waiters are tried a budget at a time, the rest by ticks, and none is forgotten. */
+static void a_long_queue_is_served_in_pieces(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	struct mmt s;
+	uint64_t ids[64], before;
+	uint32_t ea, eb, ca, cb, nr = 0;
+
+	(void)state;
+	cfg.max_pending = MANY;
+	mmt_init(&s, &cfg);
+	assert_int_equal(mmt_attach(&s, 1, &ea, NULL), 0);
+	assert_int_equal(mmt_attach(&s, 2, &eb, NULL), 0);
+	assert_int_equal(mmt_open(&s, ea, &d, &ca), 0);
+	assert_int_equal(mmt_open(&s, eb, &d, &cb), 0);
+	assert_int_equal(mmt_alloc(&s, ea, ca, 0, 56, NULL), 0);
+	assert_int_equal(mmt_alloc(&s, eb, cb, 0, 8, ids), 0);
+	for (; nr < 400; nr++)
+		assert_int_equal(mmt_alloc_until(&s, eb, cb, 0, nr < 396 ? 5 : 1, s.now + 500),
+				 MMT_LATER);
+	before = s.mm->queue.nr_looks;
+	assert_int_equal(mmt_free(&s, eb, ids, 4), 0);
+	assert_true(s.mm->queue.nr_looks - before <= 2 * PENDING_BUDGET);
+	assert_int_equal(s.nr_late, 0);			/* those it would do for come late */
+	for (uint32_t i = 0; i < 8 && mm_next_deadline(s.mm) <= s.now; i++)
+		mmt_tick(&s, s.now);
+	assert_int_equal(s.nr_late, 4);
+	assert_true(mm_next_deadline(s.mm) == s.now + 500);
+	mmt_tick(&s, s.now + 500);			/* all are late at once */
+	while (mm_next_deadline(s.mm) <= s.now)
+		mmt_tick(&s, s.now);
+	assert_int_equal(s.nr_late, 400);
+	assert_int_equal(s.mm->waiting.nr, 0);
+	mmt_fini(&s);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -374,6 +484,9 @@ int main(void)
 		cmocka_unit_test(extent_slots_can_run_out),
 		cmocka_unit_test(who_waits_for_a_slot_bars_all_devices),
 		T(answers_wait_for_room_in_the_reply_queue),
+		cmocka_unit_test(a_change_costs_nothing_to_those_it_is_no_use_to),
+		T(a_change_of_the_pool_is_looked_at_by_the_first),
+		cmocka_unit_test(a_long_queue_is_served_in_pieces),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
