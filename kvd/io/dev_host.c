@@ -117,7 +117,9 @@ static int memfd_new(void)
 
 	if (fd < 0 && errno == EINVAL)		/* before Linux 6.3 */
 		fd = memfd_create("kvd-extent", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	return fd < 0 ? -errno : fd;
+	if (fd < 0)		/* a table of ours is full: the device is not broken */
+		return errno == EMFILE || errno == ENFILE ? -ENOMEM : -errno;
+	return fd;
 }
 
 static int fallocate_retry(int fd, int mode, uint64_t offset, uint64_t bytes)

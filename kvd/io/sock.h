@@ -6,8 +6,8 @@
  *             answers on is (two daemons that start at once are told apart by a lock on the
  *             directory). Anything that is not a socket is left alone.
  * Ownership:  the caller closes fd and pidfd, and removes the path with sock_unlink.
- * Context:    startup, accept and stop; never blocks on a peer, and at most LOCK_TRIES * LOCK_STEP_US
- *             on whoever holds the directory's lock, which anybody who may read it can.
+ * Context:    startup, accept and stop; never blocks on a peer, and at most a second or so on who
+ *             holds the directory's lock, which anybody can who may read it.
  * Errors:     -errno, with one line in err that names the path and the way out.
  * See:        tests/unit/io/sock_test.c
  */

@@ -15,6 +15,7 @@
 struct conn {
 	struct admin *admin;
 	int fd;			/* -1: free */
+	uint64_t busy_ns;	/* when it last asked, or took an answer */
 	uint64_t op;		/* recv or send */
 	uint32_t cmd;
 	uint32_t cursor;	/* where the next packet goes on; meaning by command */
@@ -28,7 +29,9 @@ struct packet {
 
 struct admin {
 	struct admin_config cfg;
-	uint64_t accept_op, retry_op, checks;
+	uint64_t accept_op, checks;
+	uint64_t accept_ns;	/* no accept_op: when to try for one */
+	uint64_t due_ns;	/* nothing to do in admin_run before */
 	uint32_t nr_conns;
 	struct packet *packet;	/* KV_ADMIN_PACKET, filled and sent within one callback */
 	struct conn conn[];
@@ -42,7 +45,6 @@ struct command {
 };
 
 static void received(void *ctx, int res, const struct loop_msg *msg);
-static void accepted(void *ctx, int res, const struct loop_msg *msg);
 
 /* ---- records ------------------------------------------------------------------------------- */
 
@@ -232,6 +234,7 @@ static void sent(void *ctx, int res, const struct loop_msg *msg)
 
 	(void)msg;
 	c->op = 0;
+	c->busy_ns = loop_now();
 	if (res < 0)
 		hang_up(c);
 	else if (c->more)
@@ -296,6 +299,7 @@ static void received(void *ctx, int res, const struct loop_msg *msg)
 		return;
 	}
 	memcpy(&req, msg->data, msg->len < sizeof(req) ? msg->len : sizeof(req));
+	c->busy_ns = loop_now();
 	c->cmd = req.cmd;
 	c->cursor = 0;
 	if (msg->truncated || msg->len != sizeof(req) || req.magic != KV_ADMIN_MAGIC)
@@ -309,38 +313,73 @@ static void received(void *ctx, int res, const struct loop_msg *msg)
 		send_more(c);
 }
 
-static void accept_again(void *ctx, int res, const struct loop_msg *msg)
-{
-	struct admin *a = ctx;
-
-	(void)res;
-	(void)msg;
-	a->retry_op = 0;
-	a->accept_op = loop_accept(a->cfg.loop, a->cfg.listen_fd, accepted, a);
-}
-
+/* Once: the next pass goes on. */
 static void accepted(void *ctx, int res, const struct loop_msg *msg)
 {
 	struct admin *a = ctx;
 	struct conn *c = NULL;
 
+	(void)msg;
 	a->accept_op = 0;
+	a->due_ns = 0;
 	if (res < 0) {
 		log_error("accept on the admin socket: %s", strerror(-res));
-		a->retry_op = loop_timeout(a->cfg.loop, loop_now() + RETRY_NS, accept_again, a);
+		a->accept_ns = loop_now() + RETRY_NS;
 		return;
 	}
 	for (uint32_t i = 0; i < a->nr_conns && !c; i++)
 		c = a->conn[i].fd < 0 ? &a->conn[i] : NULL;
 	if (c) {
 		c->fd = res;
+		c->busy_ns = loop_now();
 		listen_to(c);
 	} else {
 		log_warn("admin connection refused: %u are open, the most (max_admin)",
 			 a->nr_conns);
 		close(res);
 	}
-	accept_again(a, 0, msg);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Whatever kept accept from being under way, it is tried again. */
+static uint64_t run_accept(struct admin *a, uint64_t now_ns)
+{
+	if (!a->accept_op && a->accept_ns <= now_ns) {
+		a->accept_op = loop_accept(a->cfg.loop, a->cfg.listen_fd, accepted, a);
+		if (!a->accept_op)
+			a->accept_ns = now_ns + RETRY_NS;
+	}
+	return a->accept_op ? LOOP_NEVER : a->accept_ns;
+}
+
+static bool is_full(const struct admin *a)
+{
+	for (uint32_t i = 0; i < a->nr_conns; i++)
+		if (a->conn[i].fd < 0)
+			return false;
+	return true;
+}
+
+uint64_t admin_run(struct admin *a, uint64_t now_ns)
+{
+	if (now_ns < a->due_ns)
+		return a->due_ns;
+	a->due_ns = run_accept(a, now_ns);
+	if (!is_full(a))
+		return a->due_ns;
+	for (uint32_t i = 0; i < a->nr_conns; i++) {
+		struct conn *c = &a->conn[i];
+
+		if (now_ns >= c->busy_ns + ADMIN_IDLE_NS)
+			hang_up(c);
+		else
+			a->due_ns = earlier(a->due_ns, c->busy_ns + ADMIN_IDLE_NS);
+	}
+	return a->due_ns;
 }
 
 int admin_create(struct admin **out, const struct admin_config *cfg)
@@ -359,7 +398,6 @@ int admin_create(struct admin **out, const struct admin_config *cfg)
 	a->nr_conns = nr;
 	for (uint32_t i = 0; i < nr; i++)
 		a->conn[i] = (struct conn){ .admin = a, .fd = -1 };
-	accept_again(a, 0, NULL);
 	*out = a;
 	return 0;
 }
@@ -369,7 +407,6 @@ void admin_destroy(struct admin *a)
 	if (!a)
 		return;
 	loop_cancel(a->cfg.loop, a->accept_op);
-	loop_cancel(a->cfg.loop, a->retry_op);
 	for (uint32_t i = 0; i < a->nr_conns; i++)
 		hang_up(&a->conn[i]);
 	free(a->packet);

@@ -4,6 +4,8 @@
  * Model:      a connection asks one thing at a time; an answer is one or more packets, each made
  *             when the one before it has been sent, from a cursor into mm's tables.
  * Invariants: nothing here changes the pool. A slow reader holds up itself: one packet in flight.
+ *             While all max connections are in use, those that have been idle for ADMIN_IDLE_NS are
+ *             closed, so nobody can keep kvctl out by holding them.
  * Context:    the loop's thread. Cost: at most one packet of records a callback.
  * Limits:     max connections; a request is 16 bytes, an answer packet KV_ADMIN_PACKET.
  * Errors:     a request that is none gets head.result -errno and a kv_admin_text.
@@ -18,6 +20,8 @@
 #include "srv/exec.h"
 #include "srv/session.h"
 
+#define ADMIN_IDLE_NS	60000000000ull
+
 struct admin_config {
 	struct loop *loop;
 	struct exec *exec;
@@ -31,6 +35,8 @@ struct admin_config {
 struct admin;
 
 int admin_create(struct admin **, const struct admin_config *);
+/* What is due. Returns when it wants to be called again at the latest; call it after each wait. */
+uint64_t admin_run(struct admin *, uint64_t now_ns);
 void admin_destroy(struct admin *);	/* after loop_stop, or before it */
 
 #endif

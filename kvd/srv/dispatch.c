@@ -574,7 +574,7 @@ const char *dispatch_reason_text(uint32_t reason)
 		[KV_NOT_OWNER] = "it belongs to another engine: use what this engine was given",
 		[KV_POOL_FULL] =
 			"the pool is full: free or unlease pages, allocate with a deadline, "
-			"or start kvd with a larger --pool",
+			"or start kvd with a larger --device",
 		[KV_TENANT_MAX] = "the tenant is at its max: free pages, or raise the max",
 		[KV_TABLE_FULL] = "a table of kvd is full: give ids back, or raise the limit "
 				  "(docs/knobs.md)",

@@ -406,8 +406,17 @@ static uint64_t default_extent_bytes(uint64_t pool_bytes)
 	return pow2;
 }
 
-/* Tables are address space until they are touched (zero_pages), so bounds are set for pages far
- * smaller than a real model's: 4 KiB against 1 MiB and more. */
+/* Room for pages far smaller than a real model's, which have 256 KiB and more: 4 KiB up to a pool
+ * of 16 GiB, 64 KiB in one of a TiB. */
+static uint32_t default_frames(uint64_t pool_bytes)
+{
+	uint64_t small = clamp_u64(pool_bytes / 4096, 1u << 16, 1u << 22);
+
+	return (uint32_t)clamp_u64(pool_bytes / 65536, small, 1u << 24);
+}
+
+/* Tables are address space until they are touched (zero_pages): 30 MiB of it for the smallest pool,
+ * 0.4 KiB a frame for the largest, of which mm_init touches 5 bytes a frame. */
 void exec_default_config(struct mm_config *cfg, uint32_t nr_devices, const uint64_t *pool_bytes,
 			 uint64_t extent_bytes)
 {
@@ -431,12 +440,12 @@ void exec_default_config(struct mm_config *cfg, uint32_t nr_devices, const uint6
 	cfg->max_members = 512;
 	cfg->max_caches = 256;
 	cfg->max_extents = (uint32_t)clamp_u64(extents, 64, (1u << MM_EXTENT_BITS) - 1);
-	cfg->max_frames = (uint32_t)clamp_u64(total / 4096, 1u << 16, 1u << 22);
+	cfg->max_frames = default_frames(total);
 	cfg->max_nodes = cfg->max_frames;
 	cfg->max_tokens = (uint64_t)cfg->max_nodes * 64;
 	cfg->max_leases = (uint32_t)clamp_u64(cfg->max_frames / 4, 1u << 14, 1u << 18);
 	cfg->max_parks = cfg->max_leases / 4;
-	cfg->max_keys = 1u << 14;
+	cfg->max_keys = (uint32_t)clamp_u64(cfg->max_frames / 16, 1u << 14, 1u << 18);
 	cfg->max_pending = 1024;
 	cfg->batch_pages = 1u << 14;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -70,6 +71,40 @@ static void stop_asked(void *ctx, int res, const struct loop_msg *msg)
 	s->stopping = true;
 }
 
+/* Every session is a process of some engine, and each may be another's, another user's, with a
+ * cache of its own. The dead stay until their pages are back, hence a few more. */
+static void size_tables(struct mm_config *cfg, uint32_t max_sessions)
+{
+	uint32_t nr = max_sessions + SESSION_SPARE;
+
+	cfg->max_members = cfg->max_engines = nr;
+	if (cfg->max_tenants < nr)
+		cfg->max_tenants = nr;
+	if (cfg->max_caches < nr)
+		cfg->max_caches = nr;
+}
+
+/* A session has its socket, pidfd, memfd and two eventfds, and an answer with an fd on the way. */
+static uint64_t descriptors_needed(const struct server *s)
+{
+	return 6 * (s->control.max_sessions + SESSION_SPARE) + s->control.max_admin +
+	       s->mm.max_extents + 64;
+}
+
+/* Not refused: it is what may be needed, and most daemons are never full. */
+static void check_descriptors(const struct server *s)
+{
+	uint64_t need = descriptors_needed(s);
+	struct rlimit lim;
+
+	if (getrlimit(RLIMIT_NOFILE, &lim) < 0 || lim.rlim_cur >= need)
+		return;
+	log_warn("kvd may open %llu files, and needs up to %llu for max_sessions=%llu and %u "
+		 "extents: raise the limit (LimitNOFILE=, ulimit -Hn), lower max_sessions or raise "
+		 "extent_bytes", (unsigned long long)lim.rlim_cur, (unsigned long long)need,
+		 (unsigned long long)s->control.max_sessions, s->mm.max_extents);
+}
+
 static int create_exec(struct server *s, char *err, size_t err_len)
 {
 	static const struct exec_ops ops = { .reply = on_reply, .notify = on_notify };
@@ -81,6 +116,7 @@ static int create_exec(struct server *s, char *err, size_t err_len)
 	for (uint32_t d = 0; d < n; d++)
 		bytes[d] = s->control.device[d].bytes;
 	exec_default_config(&s->mm, n, bytes, s->control.extent_bytes);
+	size_tables(&s->mm, (uint32_t)s->control.max_sessions);
 	if (s->control.batch_pages)
 		s->mm.batch_pages = (uint32_t)s->control.batch_pages;
 	for (uint32_t d = 0; d < n; d++) {
@@ -192,6 +228,7 @@ static int create_parts(struct server *s, bool signals, char *err, size_t err_le
 		ret = create_exec(s, err, err_len);
 	if (ret < 0)
 		return ret;
+	check_descriptors(s);
 	ret = watch(s, signals);
 	if (ret < 0) {
 		say(err, err_len, "no file descriptors for the event loop: %s", strerror(-ret));
@@ -274,7 +311,9 @@ int server_run(struct server *s)
 	int ret = 0;
 
 	while (!s->stopping && ret == 0) {
-		uint64_t until = sessions_run(s->sessions, loop_now());
+		uint64_t now_ns = loop_now();
+		uint64_t until = earlier(sessions_run(s->sessions, now_ns),
+					 admin_run(s->admin, now_ns));
 
 		if (until == 0)
 			relax();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* log_test - one printable line a message, levels, the journal's prefix, and floods */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -110,6 +112,46 @@ static void a_new_window_counts_what_was_dropped(void **state)
 	assert_int_equal(dropped, 0);
 }
 
+/* The daemon's loop writes these lines. */
+static void who_reads_no_log_stops_nobody(void **state)
+{
+	const char *said;
+	int n = 0;
+
+	(void)state;
+	assert_true(fcntl(pipe_fds[1], F_SETPIPE_SZ, 4096) >= 4096);
+	assert_int_equal(fcntl(pipe_fds[1], F_SETFL, O_NONBLOCK), 0);
+	while (write(pipe_fds[1], "x", 1) == 1)
+		n++;
+	assert_int_equal(fcntl(pipe_fds[1], F_SETFL, 0), 0);
+	alarm(20);
+	log_warn("nobody reads this");
+	alarm(0);
+	while (n > 0)
+		n -= (int)read(pipe_fds[0], text, sizeof(text));
+	log_warn("somebody reads again");
+	said = logged();
+	assert_string_equal(said, "kvd: somebody reads again\n");
+}
+
+/* The journal's stream is a socket. */
+static void a_full_socket_stops_nobody(void **state)
+{
+	int sock[2];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sock), 0);
+	while (send(sock[1], text, sizeof(text), MSG_DONTWAIT) > 0)
+		;
+	log_to(sock[1]);
+	alarm(20);
+	log_warn("nobody reads this");
+	alarm(0);
+	close(sock[0]);
+	log_warn("nor will anybody");	/* and no SIGPIPE */
+	close(sock[1]);
+}
+
 static void the_journal_gets_levels(void **state)
 {
 	char stream[64];
@@ -138,6 +180,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_call_site_cannot_flood, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_new_window_counts_what_was_dropped, setup,
 						teardown),
+		cmocka_unit_test_setup_teardown(who_reads_no_log_stops_nobody, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_full_socket_stops_nobody, setup, teardown),
 		cmocka_unit_test_setup_teardown(the_journal_gets_levels, setup, teardown),
 	};
 

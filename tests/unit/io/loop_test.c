@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* loop_test - operations, cancellation, stale ids, and peers that block or break what they share */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -18,12 +19,26 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <liburing.h>
 
 #include "io/loop.h"
 
 #define MAX_OPS		16u
 #define DEADLINE_NS	20000000000ull
 #define FULL		0xfffffffffffffffeull
+
+static bool starved;
+
+/* Stands before the library's: a kernel that has no memory for a while. */
+int io_uring_submit(struct io_uring *ring)
+{
+	int (*real)(struct io_uring *);
+
+	if (starved)
+		return -EAGAIN;
+	*(void **)&real = dlsym(RTLD_NEXT, "io_uring_submit");
+	return real(ring);
+}
 
 struct seen {
 	struct loop *loop;
@@ -359,6 +374,83 @@ static void a_full_table_is_said(void **state)
 	wait_for(l, &s, 1);
 }
 
+enum { MANY = 600 };	/* more than the submission queue holds */
+
+static int setup_many(void **state)
+{
+	struct loop *l;
+	int ret = loop_create(&l, MANY + 16);
+
+	*state = l;
+	return ret;
+}
+
+static void what_the_kernel_does_not_take_is_started_later(void **state)
+{
+	struct loop *l = *state;
+	struct seen s = { 0 };
+
+	loop_wait(l, 0);
+	starved = true;
+	for (int i = 0; i < MANY; i++)
+		assert_true(loop_timeout(l, loop_now(), note, &s));
+	starved = false;
+	wait_for(l, &s, MANY);
+	assert_int_equal(loop_nr_ops(l), 0);
+}
+
+static void what_the_kernel_does_not_take_is_cancelled_later(void **state)
+{
+	struct loop *l = *state;
+	struct seen s = { 0 }, poll = { 0 };
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	uint64_t id[MANY], polled = loop_poll(l, fd, note, &poll), until;
+
+	loop_wait(l, 0);
+	starved = true;
+	for (int i = 0; i < MANY; i++)
+		id[i] = loop_timeout(l, LOOP_NEVER / 2, note, &s);
+	loop_cancel(l, polled);
+	for (int i = 0; i < MANY; i++)
+		loop_cancel(l, id[i]);
+	starved = false;
+	until = loop_now() + DEADLINE_NS;
+	while (loop_nr_ops(l) && loop_now() < until)
+		loop_wait(l, loop_now() + 1000000);
+	assert_int_equal(loop_nr_ops(l), 0);
+	assert_int_equal(s.calls + poll.calls, 0);
+	close(fd);
+}
+
+/* An operation that still names a file by its number must not meet the next file of that number. */
+static void a_number_is_not_used_again_too_early(void **state)
+{
+	struct loop *l = *state;
+	struct seen s = { 0 }, fill = { 0 };
+	int a[2], b[2];
+	char got[8];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, a), 0);
+	loop_wait(l, 0);
+	starved = true;
+	for (int i = 0; i < 300; i++)	/* this one finds no room in the queue */
+		loop_timeout(l, loop_now(), note, &fill);
+	assert_true(loop_send(l, a[0], "mine", 4, NULL, 0, false, note, &s));
+	loop_close(l, a[0]);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, b), 0);
+	starved = false;
+	wait_for(l, &s, 1);
+	wait_for(l, &fill, 300);
+	assert_int_equal(s.res, 4);
+	assert_int_equal(recv(a[1], got, sizeof(got), MSG_DONTWAIT), 4);
+	assert_int_equal(recv(a[1], got, sizeof(got), MSG_DONTWAIT), 0);	/* closed now */
+	assert_int_equal(recv(b[0], got, sizeof(got), MSG_DONTWAIT), -1);
+	assert_int_equal(recv(b[1], got, sizeof(got), MSG_DONTWAIT), -1);
+	close(a[1]);
+	close(b[0]);
+	close(b[1]);
+}
+
 static void an_idle_loop_uses_no_cpu(void **state)
 {
 	struct loop *l = *state;
@@ -387,7 +479,8 @@ static void refusals_name_the_way_out(void **state)
 	assert_non_null(strstr(loop_create_hint(-ENOSYS), "io_uring"));
 }
 
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T(f)		cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T_MANY(f)	cmocka_unit_test_setup_teardown(f, setup_many, teardown)
 
 int main(void)
 {
@@ -406,6 +499,9 @@ int main(void)
 		T(accept_gives_connections),
 		T(a_full_table_is_said),
 		T(an_idle_loop_uses_no_cpu),
+		T_MANY(what_the_kernel_does_not_take_is_started_later),
+		T_MANY(what_the_kernel_does_not_take_is_cancelled_later),
+		T_MANY(a_number_is_not_used_again_too_early),
 		cmocka_unit_test(refusals_name_the_way_out),
 	};
 

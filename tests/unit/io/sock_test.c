@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -162,6 +164,25 @@ static void a_successor_keeps_its_socket(void **state)
 	close(new);
 }
 
+/* Anybody who can read a directory can lock it, for as long as they like. */
+static void a_lock_on_the_directory_holds_up_nobody(void **state)
+{
+	int fd = listen_on(path), lock = open(dir, O_RDONLY | O_DIRECTORY);
+
+	(void)state;
+	assert_true(fd >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0);
+	alarm(60);
+	sock_unlink(path, fd);
+	close(fd);
+	assert_int_equal(listen_on(path), -EBUSY);
+	assert_non_null(strstr(err, dir));
+	alarm(0);
+	close(lock);
+	fd = listen_on(path);		/* what was left is stale, as after kill -9 */
+	assert_true(fd >= 0);
+	close(fd);
+}
+
 static void bad_places_are_named(void **state)
 {
 	struct sock_place at = { .path = path, .mode = 0660, .group = "no-such-group" };
@@ -236,6 +257,78 @@ static void the_peer_is_known(void **state)
 	close(listener);
 }
 
+static bool write_file(const char *name, const char *text)
+{
+	int fd = open(name, O_WRONLY);
+	bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+	close(fd);
+	return ok;
+}
+
+/* Two strangers whom a namespace does not map look like the same user to whoever lives in it. */
+static void who_cannot_be_told_apart_is_nobody(void **state)
+{
+	int listener = listen_on(path), status;
+	struct sock_peer peer;
+	pid_t pid;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	chmod(path, 0666);
+	chmod(dir, 0755);
+	close(connect_to(path));	/* root first, who is mapped, then who is not */
+	pid = fork();
+	if (pid == 0)
+		_exit(setuid(65533) || connect_to(path) < 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	pid = fork();
+	if (pid == 0) {
+		if (unshare(CLONE_NEWUSER) || !write_file("/proc/self/uid_map", "0 0 1"))
+			_exit(77);
+		if (sock_peer(accept(listener, NULL, NULL), &peer) || peer.nobody || peer.uid)
+			_exit(1);
+		_exit(sock_peer(accept(listener, NULL, NULL), &peer) || !peer.nobody ? 2 : 0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		skip();
+	assert_int_equal(status, 0);
+	close(listener);
+}
+
+/* Where every user is mapped, that number is an account like any other. */
+static void the_account_nobody_is_somebody(void **state)
+{
+	int listener = listen_on(path), server, status;
+	struct sock_peer peer;
+	char map[64] = "";
+	FILE *f = fopen("/proc/self/uid_map", "re");
+	pid_t pid;
+
+	(void)state;
+	if (geteuid() != 0 || !f || !fgets(map, sizeof(map), f) || !strstr(map, "4294967295"))
+		skip();
+	fclose(f);
+	chmod(path, 0666);
+	chmod(dir, 0755);
+	pid = fork();
+	if (pid == 0)
+		_exit(setuid(65534) || connect_to(path) < 0);
+	server = accept(listener, NULL, NULL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	if (sock_peer(server, &peer) == 0) {	/* -ESRCH: an old kernel, and it is gone */
+		assert_int_equal(peer.uid, 65534);
+		assert_false(peer.nobody);
+		close(peer.pidfd);
+	}
+	close(server);
+	close(listener);
+}
+
 static void start_times_tell_processes_apart(void **state)
 {
 	uint64_t mine = sock_start_time(getpid());
@@ -262,9 +355,12 @@ int main(void)
 		T(a_stale_socket_is_replaced),
 		T(other_files_are_left_alone),
 		T(a_successor_keeps_its_socket),
+		T(a_lock_on_the_directory_holds_up_nobody),
 		T(bad_places_are_named),
 		T(permission_is_said),
 		T(the_peer_is_known),
+		T(who_cannot_be_told_apart_is_nobody),
+		T(the_account_nobody_is_somebody),
 		T(start_times_tell_processes_apart),
 	};
 

@@ -2,8 +2,9 @@
 /* dispatch_world - four clients, one mm, one device without memory: the stage of the dispatch tests
  *
  * Model:      call() is a client's request and its answer; begin() and finish() are its halves.
- *             Each *_sqe() puts a well-formed input into the client's data area and returns the entry
- *             for it, so a test damages what it is about and nothing else. mm_check runs at each step.
+ *             Each *_sqe() puts a well-formed input into the client's data area and returns the
+ *             entry for it, so a test damages what it is about and nothing else. mm_check runs at
+ *             each step.
  * Ownership:  setup() makes a world of its own for each test, teardown() ends it.
  * Context:    a header, since each test is one program; it defines mm_panic.
  * See:        dispatch_test.c (the entry), dispatch_ops_test.c (what ops do), fake_dev.h

@@ -521,6 +521,9 @@ static void test_default_config(void **state)
 		assert_int_equal(cfg.device[0].extent_align, 2 * MIB);
 		assert_true(cfg.max_extents >= 2 * (want[i].pool / want[i].extent));
 		assert_true(cfg.max_extents < 1u << MM_EXTENT_BITS);
+		assert_true(cfg.max_frames * 65536ull >= want[i].pool);
+		assert_true(cfg.max_nodes >= cfg.max_frames);
+		assert_true(cfg.max_keys * 16ull >= cfg.max_frames || cfg.max_keys == 1u << 18);
 	}
 	exec_default_config(&cfg, 1, &want[3].pool, 8 * MIB);
 	assert_int_equal(cfg.device[0].extent_bytes, 8 * MIB);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fake_dev - a device without memory that does what a test tells it to
  *
- * Model:      requests wait in a FIFO and are carried out by reap(), so there are no threads and the
- *             order is the caller's. Knobs: hold (nothing completes), room (submit answers
+ * Model:      requests wait in a FIFO and are carried out by reap(), so there are no threads and
+ *             the order is the caller's. Knobs: hold (nothing completes), room (submit answers
  *             -EAGAIN beyond it), fail_* and submit_error (errno to answer with).
  * Invariants: a handle is live from its CREATE to its DESTROY; anything else is an assert, so a
  *             test that leaks or destroys twice cannot pass.
