@@ -96,8 +96,9 @@ int kv_mark_dead(struct kv *, const char *why);
 /* event.c: serve what is pending. engine: its callback may run. */
 int event_serve(struct kv *, bool engine);
 
-/* page.c: ids straight to mm, in batches; nothing local is touched but the map's counts. */
-int page_alloc_batch(struct kv_cache *, uint32_t group, uint32_t n, uint64_t *ids);
+/* page.c: ids straight to mm, in batches; of what is local only the map learns of it. wait: give
+ * back what this engine hoards and wait for room. */
+int page_alloc_batch(struct kv_cache *, uint32_t group, uint32_t n, uint64_t *ids, bool wait);
 int page_free_batch(struct kv_cache *, uint32_t group, uint32_t n, const uint64_t *ids);
 
 /* setup.c: let kv_event_fd() wake on fd; 0/-errno with text. */

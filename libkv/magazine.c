@@ -42,7 +42,7 @@ static uint32_t half(const struct magazine *m)
 	return m->cap > 1 ? m->cap / 2 : 1;
 }
 
-/* A pool that has no room for half a magazine may have it for one page. */
+/* Half a magazine is had only where it costs nobody anything; the one page asked for is waited for. */
 int magazine_refill(struct kv_cache *c, uint32_t group, uint64_t *id)
 {
 	uint64_t ids[MAGAZINE_MAX_PAGES];
@@ -52,45 +52,36 @@ int magazine_refill(struct kv_cache *c, uint32_t group, uint64_t *id)
 
 	if (n > 1 && c->kv->batch_pages < n)
 		n = c->kv->batch_pages;
-	rc = page_alloc_batch(c, group, n, ids);
-	if (rc == -ENOMEM && n > 1) {
+	rc = n > 1 ? page_alloc_batch(c, group, n, ids, false) : -ENOMEM;
+	if (rc == -ENOMEM || rc == -EDQUOT) {
 		n = 1;
-		rc = page_alloc_batch(c, group, n, ids);
+		rc = page_alloc_batch(c, group, n, ids, true);
 	}
 	if (rc)
 		return rc;
 	*id = ids[--n];
+	rc = map_take(c, group, ids, n);
 	/* The engine's pressure callback may have put pages here while the batch was waited for. */
-	room = m->cap - m->nr;
-	if (n > room) {
+	while (!rc && n > m->cap - m->nr) {
+		room = m->cap - m->nr;
 		rc = page_free_batch(c, group, n - room, ids + room);
 		n = room;
 	}
+	if (rc)
+		return rc;
 	memcpy(m->ids + m->nr, ids, n * sizeof(ids[0]));
 	m->nr += n;
-	return rc;
+	return 0;
 }
 
-/* Give n pages back. Those that mm refuses (freed twice, never held) are dropped one by one, so
- * that one bad id does not keep its neighbours here. */
 static int drain(struct kv_cache *c, uint32_t group, uint32_t n)
 {
 	uint64_t ids[MAGAZINE_MAX_PAGES];
 	struct magazine *m = c->mag[group];
-	uint32_t i;
-	int rc, bad = 0;
 
 	m->nr -= n;
 	memcpy(ids, m->ids + m->nr, n * sizeof(ids[0]));
-	rc = page_free_batch(c, group, n, ids);
-	if (!rc || c->kv->dead)
-		return rc;
-	for (i = 0; i < n; i++) {
-		rc = page_free_batch(c, group, 1, ids + i);
-		if (rc)
-			bad = rc;
-	}
-	return bad;
+	return page_free_batch(c, group, n, ids);
 }
 
 int magazine_spill(struct kv_cache *c, uint32_t group, uint64_t id)
@@ -102,11 +93,18 @@ int magazine_spill(struct kv_cache *c, uint32_t group, uint64_t id)
 		return rc;
 	if (!m->cap) /* a member: the pool says why not */
 		return page_free_batch(c, group, 1, &id);
-	if (m->nr == m->cap)
+	rc = map_take(c, group, &id, 1);
+	if (rc)
+		return rc;
+	/* The engine's pressure callback may fill it again while the batch goes back. */
+	while (!rc && m->nr == m->cap)
 		rc = drain(c, group, half(m));
-	if (!c->kv->dead && m->nr < m->cap)
-		m->ids[m->nr++] = id;
-	return rc;
+	if (rc) {
+		map_give(c->kv, &id, 1);
+		return rc;
+	}
+	m->ids[m->nr++] = id;
+	return 0;
 }
 
 int64_t magazine_flush(struct kv_cache *c)

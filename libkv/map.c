@@ -22,6 +22,12 @@ static int grow(struct map *map, uint32_t extent)
 	return 0;
 }
 
+static void forget(struct map_extent *e)
+{
+	free(e->page);
+	*e = (struct map_extent){ .base = NULL };
+}
+
 /* The entry of an extent that is about to be used for (cache, group). */
 static int claim(struct kv_cache *c, uint32_t group, uint64_t id, struct map_extent **out)
 {
@@ -38,7 +44,7 @@ static int claim(struct kv_cache *c, uint32_t group, uint64_t id, struct map_ext
 	e = &map->ext[extent];
 	/* Neither mapped nor held: mm may have destroyed it and given its id to a new one. */
 	if (!e->base && !e->held)
-		*e = (struct map_extent){ .base = NULL };
+		forget(e);
 	if (e->cache && (e->cache != c || e->group != group))
 		return err_set(-EINVAL,
 			       "page %#llx is of group %u of cache %u, not of group %u of cache "
@@ -48,36 +54,113 @@ static int claim(struct kv_cache *c, uint32_t group, uint64_t id, struct map_ext
 	return 0;
 }
 
+/* ---- who holds what ------------------------------------------------------------------------ */
+
+static int hold(struct kv_cache *c, uint32_t group, uint64_t id)
+{
+	uint32_t slots = c->extent_pages[group];
+	struct map_extent *e;
+	int rc = claim(c, group, id, &e);
+
+	if (rc)
+		return rc;
+	if (map_id_slot(id) >= slots)
+		return kv_mark_dead(c->kv, "kvd granted a page outside its extent");
+	if (!e->page)
+		e->page = calloc(slots, sizeof(*e->page));
+	if (!e->page)
+		return err_set(-ENOMEM, "no memory for the table of %u pages", slots);
+	if (e->page[map_id_slot(id)])
+		return kv_mark_dead(c->kv, "kvd granted a page that is held already");
+	e->cache = c;
+	e->group = (uint8_t)group;
+	e->slots = slots;
+	e->writer = true;
+	e->page[map_id_slot(id)] = map_word(id, MAP_USED);
+	e->held++;
+	return 0;
+}
+
 int map_hold(struct kv_cache *c, uint32_t group, const uint64_t *ids, uint32_t n)
 {
-	struct map_extent *e;
 	uint32_t i;
 	int rc;
 
 	for (i = 0; i < n; i++) {
-		if (!ids[i])
-			continue;
-		rc = claim(c, group, ids[i], &e);
+		rc = ids[i] ? hold(c, group, ids[i]) : 0;
 		if (rc) {
 			map_unhold(c->kv, ids, i);
 			return rc;
 		}
-		e->cache = c;
-		e->group = (uint8_t)group;
-		e->writer = true;
-		e->held++;
 	}
 	return 0;
 }
 
 void map_unhold(struct kv *kv, const uint64_t *ids, uint32_t n)
 {
-	uint32_t i, extent;
+	struct map_extent *e;
+	uint32_t i;
 
 	for (i = 0; i < n; i++) {
-		extent = map_id_extent(ids[i]);
-		if (ids[i] && extent < kv->map.nr && kv->map.ext[extent].held)
-			kv->map.ext[extent].held--;
+		if (!ids[i] || map_id_extent(ids[i]) >= kv->map.nr)
+			continue;
+		e = &kv->map.ext[map_id_extent(ids[i])];
+		if (!e->page || !e->page[map_id_slot(ids[i])])
+			continue;
+		e->page[map_id_slot(ids[i])] = 0;
+		e->held--;
+	}
+}
+
+/* Why a page cannot be given away. */
+static int not_held(const struct kv_cache *c, uint32_t group, uint64_t id, const uint32_t *page)
+{
+	const struct map *map = &c->kv->map;
+	const struct map_extent *e =
+		map_id_extent(id) < map->nr ? &map->ext[map_id_extent(id)] : NULL;
+
+	if (e && e->cache && (e->cache != c || e->group != group))
+		return err_set(-EINVAL,
+			       "page %#llx is of group %u of cache %u, not of group %u of cache %u",
+			       (unsigned long long)id, e->group, e->cache->id, group, c->id);
+	if (page && *page == map_word(id, MAP_IDLE))
+		return err_set(-ESTALE, "stale page id %#llx: it was freed or given away already",
+			       (unsigned long long)id);
+	return err_set(-ESTALE,
+		       "stale page id %#llx: this engine does not hold it; it was freed, committed "
+		       "or granted anew since, or never was this engine's",
+		       (unsigned long long)id);
+}
+
+int map_take(struct kv_cache *c, uint32_t group, const uint64_t *ids, uint32_t n)
+{
+	uint32_t *page, i;
+	int rc;
+
+	for (i = 0; i < n; i++) {
+		if (!ids[i])
+			continue;
+		page = map_page(&c->kv->map, c, group, ids[i]);
+		if (!page || *page != map_word(ids[i], MAP_USED)) {
+			rc = not_held(c, group, ids[i], page);
+			map_give(c->kv, ids, i);
+			return rc;
+		}
+		*page = map_word(ids[i], MAP_IDLE);
+	}
+	return 0;
+}
+
+void map_give(struct kv *kv, const uint64_t *ids, uint32_t n)
+{
+	struct map_extent *e;
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		e = kv->map.ext + map_id_extent(ids[i]);
+		if (ids[i] && map_id_extent(ids[i]) < kv->map.nr && e->page &&
+		    e->page[map_id_slot(ids[i])] == map_word(ids[i], MAP_IDLE))
+			e->page[map_id_slot(ids[i])] = map_word(ids[i], MAP_USED);
 	}
 }
 
@@ -85,6 +168,8 @@ uint32_t map_held(const struct kv *kv, uint32_t extent)
 {
 	return extent < kv->map.nr ? kv->map.ext[extent].held : 0;
 }
+
+/* ---- addresses ----------------------------------------------------------------------------- */
 
 static int unimport(struct kv *kv, uint32_t extent)
 {
@@ -124,6 +209,16 @@ static int place(struct map_extent *e, const struct link_extent *x)
 	return 0;
 }
 
+/* A member learns its extents' size from the first: 2^k pages, and less than a page more. */
+static uint32_t below_pow2(uint64_t n)
+{
+	uint32_t pow = 1;
+
+	while (pow <= n / 2)
+		pow *= 2;
+	return pow;
+}
+
 static int map_in(struct kv_cache *c, uint32_t group, uint64_t id, struct map_extent *e)
 {
 	uint32_t extent = map_id_extent(id);
@@ -146,9 +241,11 @@ static int map_in(struct kv_cache *c, uint32_t group, uint64_t id, struct map_ex
 	e->cache = c;
 	e->group = (uint8_t)group;
 	e->writer = x.writable;
+	if (!c->extent_pages[group]) {
+		c->extent_pages[group] = below_pow2(x.bytes / c->page_bytes[group]);
+		c->extent_bytes[group] = x.bytes;
+	}
 	e->slots = c->extent_pages[group];
-	if (!e->slots)
-		e->slots = (uint32_t)(x.bytes / c->page_bytes[group]);
 	return 0;
 }
 
@@ -173,7 +270,8 @@ int map_addr(struct kv_cache *c, uint32_t group, uint64_t id, void **addr)
 	return 0;
 }
 
-/* Unmap before telling: mm may give the memory to somebody else once it knows. */
+/* Unmap before telling: mm may give the memory to somebody else once it knows. What is held there
+ * is not retired; it is mapped anew when it is asked for. */
 int map_retire(struct kv *kv, uint32_t extent)
 {
 	struct map_extent *e = extent < kv->map.nr ? &kv->map.ext[extent] : NULL;
@@ -182,7 +280,9 @@ int map_retire(struct kv *kv, uint32_t extent)
 	if (mapped)
 		munmap(e->base, e->bytes);
 	if (e)
-		*e = (struct map_extent){ .base = NULL };
+		e->base = NULL;
+	if (e && !e->held)
+		forget(e);
 	return mapped ? unimport(kv, extent) : 0;
 }
 
@@ -196,7 +296,7 @@ void map_drop_cache(struct kv_cache *c)
 
 		if (e.cache != c)
 			continue;
-		map->ext[i] = (struct map_extent){ .base = NULL };
+		forget(&map->ext[i]);
 		if (e.base)
 			munmap(e.base, e.bytes);
 		if (e.base && !c->kv->dead)
@@ -208,9 +308,11 @@ void map_fini(struct kv *kv)
 {
 	uint32_t i;
 
-	for (i = 0; i < kv->map.nr; i++)
+	for (i = 0; i < kv->map.nr; i++) {
 		if (kv->map.ext[i].base)
 			munmap(kv->map.ext[i].base, kv->map.ext[i].bytes);
+		free(kv->map.ext[i].page);
+	}
 	free(kv->map.ext);
 	kv->map = (struct map){ .ext = NULL };
 }

@@ -35,7 +35,7 @@ static int alloc_once(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t *
 /* What the pool may take by itself (cached pages nobody leases, empty extents) takes a moment:
  * readers unmap it, the device frees it. That is no wait for anybody's permission, so it is had
  * without wait_ms too. */
-#define RECLAIM_MS 250u
+#define RECLAIM_MS 50u
 
 /* Refused: what this engine hoards may be the room that is missing, or others' cached pages. */
 static int alloc_pages(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t *ids)
@@ -52,14 +52,7 @@ static int alloc_pages(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t 
 	return alloc_once(c, group, n, ids, kv->wait_ms > RECLAIM_MS ? kv->wait_ms : RECLAIM_MS);
 }
 
-int page_alloc_batch(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t *ids)
-{
-	int rc = alloc_pages(c, group, n, ids);
-
-	return rc ? rc : map_hold(c, group, ids, n);
-}
-
-int page_free_batch(struct kv_cache *c, uint32_t group, uint32_t n, const uint64_t *ids)
+static int send_free(struct kv_cache *c, uint32_t group, uint32_t n, const uint64_t *ids)
 {
 	uint64_t bytes = (uint64_t)n * sizeof(*ids);
 	struct call call;
@@ -71,11 +64,39 @@ int page_free_batch(struct kv_cache *c, uint32_t group, uint32_t n, const uint64
 	call.sqe.nr = n;
 	rc = call_run(&call);
 	call_end(&call);
+	if (!rc)
+		c->kv->given_bytes += n * c->charge_bytes[group];
+	return rc;
+}
+
+/* Pages that cannot be kept go back; the reason why stays the error. */
+static int give_back(struct kv_cache *c, uint32_t group, uint32_t n, const uint64_t *ids, int why)
+{
+	char text[ERR_TEXT_BYTES];
+
+	strcpy(text, kv_error());
+	if (!c->kv->dead && send_free(c, group, n, ids) && c->kv->dead)
+		return -EPIPE;
+	return err_set(why, "%s", text);
+}
+
+int page_alloc_batch(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t *ids, bool wait)
+{
+	int rc = wait ? alloc_pages(c, group, n, ids) : alloc_once(c, group, n, ids, 0);
+
 	if (rc)
 		return rc;
-	map_unhold(c->kv, ids, n);
-	c->kv->given_bytes += n * c->charge_bytes[group];
-	return 0;
+	rc = map_hold(c, group, ids, n);
+	return rc ? give_back(c, group, n, ids, rc) : 0;
+}
+
+int page_free_batch(struct kv_cache *c, uint32_t group, uint32_t n, const uint64_t *ids)
+{
+	int rc = send_free(c, group, n, ids);
+
+	if (!rc)
+		map_unhold(c->kv, ids, n);
+	return rc;
 }
 
 static int bad_group(const struct kv_cache *c, uint32_t group)
@@ -92,6 +113,8 @@ int kv_page_alloc(struct kv_cache *c, uint32_t group, uint64_t *id)
 	m = c->mag[group];
 	if (__builtin_expect(m->nr != 0, 1)) {
 		*id = m->ids[--m->nr];
+		c->kv->map.ext[map_id_extent(*id)].page[map_id_slot(*id)] =
+			map_word(*id, MAP_USED);
 		return 0;
 	}
 	return magazine_refill(c, group, id);
@@ -100,11 +123,14 @@ int kv_page_alloc(struct kv_cache *c, uint32_t group, uint64_t *id)
 int kv_page_free(struct kv_cache *c, uint32_t group, uint64_t id)
 {
 	struct magazine *m;
+	uint32_t *page;
 
 	if (__builtin_expect(group >= c->nr_groups, 0))
 		return bad_group(c, group);
 	m = c->mag[group];
-	if (__builtin_expect(m->nr < m->cap && id, 1)) {
+	page = map_page(&c->kv->map, c, group, id);
+	if (__builtin_expect(m->nr < m->cap && page && *page == map_word(id, MAP_USED), 1)) {
+		*page = map_word(id, MAP_IDLE);
 		m->ids[m->nr++] = id;
 		return 0;
 	}
@@ -122,7 +148,7 @@ int kv_pages_alloc(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t *ids
 		return bad_group(c, group);
 	while (!rc && done < n) {
 		step = n - done < c->kv->batch_pages ? n - done : c->kv->batch_pages;
-		rc = page_alloc_batch(c, group, step, ids + done);
+		rc = page_alloc_batch(c, group, step, ids + done, true);
 		if (!rc)
 			done += step;
 	}
@@ -139,14 +165,24 @@ int kv_pages_alloc(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t *ids
 
 int kv_pages_free(struct kv_cache *c, uint32_t group, uint32_t n, const uint64_t *ids)
 {
-	uint32_t step;
-	int rc = 0;
+	uint32_t step, i;
+	int rc = call_check(c->kv);
 
+	if (rc)
+		return rc;
 	if (group >= c->nr_groups)
 		return bad_group(c, group);
+	for (i = 0; i < n; i++)
+		if (!ids[i])
+			return err_set(-EINVAL, "page id 0 names no page");
+	if (c->kv->is_member) /* the pool says why not */
+		return n ? send_free(c, group, 1, ids) : 0;
+	rc = map_take(c, group, ids, n);
 	for (; !rc && n; n -= step, ids += step) {
 		step = n < c->kv->batch_pages ? n : c->kv->batch_pages;
 		rc = page_free_batch(c, group, step, ids);
+		if (rc)
+			map_give(c->kv, ids, n);
 	}
 	return rc;
 }
@@ -206,20 +242,41 @@ static int match_room(struct kv_cache *c, uint64_t nr_ids)
 	return 0;
 }
 
+/* Adopted pages are this engine's. Without memory to remember them they go back, and the match is
+ * one without a tail: a lookup that was answered does not fail. */
+static int hold_tail(struct kv_cache *c, struct kv_match *m)
+{
+	uint32_t g, i;
+	int rc = 0;
+
+	for (g = 0; !rc && g < c->nr_groups; g++)
+		rc = map_hold(c, g, &m->tail_pages[g], 1);
+	if (!rc)
+		return 0;
+	for (i = 0; !c->kv->dead && i < c->nr_groups; i++) {
+		if (!m->tail_pages[i])
+			continue;
+		map_unhold(c->kv, &m->tail_pages[i], 1);
+		send_free(c, i, 1, &m->tail_pages[i]);
+	}
+	if (c->kv->dead)
+		return -EPIPE;
+	m->tail_tokens = 0;
+	m->tail_adopted = false;
+	memset(m->tail_pages, 0, sizeof(m->tail_pages));
+	return 0;
+}
+
 /* Answer of LOOKUP and RESUME: struct kv_match_out, then ids by group. */
 static int match_read(struct kv_cache *c, const struct call *call, struct kv_match *m)
 {
 	const struct kv_match_out *o = call->out;
 	uint64_t nr_ids = (uint64_t)o->nr_pages * c->nr_groups;
 	uint32_t g;
-	int rc;
 
 	if (call->cqe.out_bytes < sizeof(*o) || o->nr_groups != c->nr_groups ||
-	    call->cqe.out_bytes != sizeof(*o) + nr_ids * sizeof(uint64_t))
+	    call->cqe.out_bytes != sizeof(*o) + nr_ids * sizeof(uint64_t) || nr_ids > c->match_cap)
 		return kv_mark_dead(c->kv, "kvd answered a lookup with the wrong size");
-	rc = match_room(c, nr_ids);
-	if (rc)
-		return rc;
 	if (nr_ids)
 		memcpy(c->match_ids, o + 1, nr_ids * sizeof(uint64_t));
 	*m = (struct kv_match){
@@ -232,11 +289,8 @@ static int match_read(struct kv_cache *c, const struct call *call, struct kv_mat
 	for (g = 0; g < c->nr_groups; g++) {
 		m->pages[g] = c->match_ids + (uint64_t)g * o->nr_pages;
 		m->tail_pages[g] = o->tail_pages[g];
-		rc = m->tail_adopted ? map_hold(c, g, &m->tail_pages[g], 1) : 0;
-		if (rc)
-			return rc;
 	}
-	return 0;
+	return m->tail_adopted ? hold_tail(c, m) : 0;
 }
 
 /* The keys of pages [first, first + nr) go behind the tokens; how many. */
@@ -295,11 +349,13 @@ static int lookup(struct kv_cache *c, const uint32_t *tokens, uint32_t nr_tokens
 	struct kv_page_key *out;
 	struct kv_lookup_in *in;
 	struct call call;
-	uint64_t most = 8ull * c->nr_groups * (nr_tokens / c->page_tokens);
-	int rc = call_begin(c->kv, &call, KV_OP_LOOKUP,
-			    sizeof(*in) + tokens_bytes + nr_keys * sizeof(*keys),
-			    sizeof(struct kv_match_out) + most);
+	uint64_t most = (uint64_t)c->nr_groups * (nr_tokens / c->page_tokens);
+	int rc = match_room(c, most);
 
+	if (!rc)
+		rc = call_begin(c->kv, &call, KV_OP_LOOKUP,
+				sizeof(*in) + tokens_bytes + nr_keys * sizeof(*keys),
+				sizeof(struct kv_match_out) + 8 * most);
 	if (rc)
 		return rc;
 	in = call.in;
@@ -363,6 +419,32 @@ static void commit_fill(const struct commit *m, struct call *call)
 	call->sqe.in_bytes = (uint32_t)((char *)(keys + in->nr_keys) - (char *)in);
 }
 
+/* Pages from at on are the engine's again. */
+static void commit_give(const struct commit *m, uint32_t nr_pages)
+{
+	uint32_t g;
+
+	for (g = 0; !m->cache->kv->is_member && g < m->cache->nr_groups; g++)
+		map_give(m->cache->kv, m->pages[g] + m->at, nr_pages - m->at);
+}
+
+/* All of them must be held, and nobody else gives them away while the requests run. A member holds
+ * none; the pool says why it cannot commit. */
+static int commit_take(const struct commit *m, uint32_t nr_pages)
+{
+	uint32_t g;
+	int rc = 0;
+
+	for (g = 0; !m->cache->kv->is_member && g < m->cache->nr_groups; g++) {
+		rc = map_take(m->cache, g, m->pages[g], nr_pages);
+		if (rc)
+			break;
+	}
+	while (rc && g-- > 0)
+		map_give(m->cache->kv, m->pages[g], nr_pages);
+	return rc;
+}
+
 /* A page whose id comes back is cached now; any other is still held. */
 static void commit_settle(const struct commit *m, const uint64_t *ids)
 {
@@ -374,6 +456,7 @@ static void commit_settle(const struct commit *m, const uint64_t *ids)
 		for (i = 0; i < m->nr_pages; i++)
 			if (chain[i] == m->pages[g][m->at + i])
 				map_unhold(m->cache->kv, &chain[i], 1);
+		map_give(m->cache->kv, m->pages[g] + m->at, m->nr_pages);
 		if (m->chain && m->chain[g])
 			memcpy(m->chain[g] + m->at, chain, 8ull * m->nr_pages);
 	}
@@ -449,7 +532,7 @@ int kv_commit(struct kv_cache *c, uint32_t *lease, uint32_t first_page, const ui
 		.chain = chain,
 	};
 	struct kv_page_key *folded;
-	uint32_t step;
+	uint32_t step, g;
 	int rc = commit_check(c, nr_tokens, nr_pages, pages, partial);
 
 	if (!rc)
@@ -457,6 +540,10 @@ int kv_commit(struct kv_cache *c, uint32_t *lease, uint32_t first_page, const ui
 	if (rc)
 		return rc;
 	m.keys = folded;
+	rc = commit_take(&m, nr_pages);
+	for (g = 0; !rc && chain && g < c->nr_groups; g++)
+		if (chain[g])
+			memset(chain[g], 0, 8ull * nr_pages);
 	step = commit_step(c, m.nr_keys);
 	while (!rc && m.at < nr_pages) {
 		bool last = nr_pages - m.at <= step;
@@ -464,6 +551,8 @@ int kv_commit(struct kv_cache *c, uint32_t *lease, uint32_t first_page, const ui
 		m.nr_pages = last ? nr_pages - m.at : step;
 		m.nr_tokens = last ? nr_tokens - m.at * c->page_tokens : step * c->page_tokens;
 		rc = commit_once(&m, lease, partial && last);
+		if (rc)
+			commit_give(&m, nr_pages);
 		m.at += m.nr_pages;
 	}
 	free(folded);
@@ -542,7 +631,9 @@ int kv_resume(struct kv_cache *c, uint32_t park, bool adopt, struct kv_match *m)
 
 	if (room > 2 * NESTED_BYTES)
 		room -= NESTED_BYTES;
-	rc = call_begin(c->kv, &call, KV_OP_RESUME, 0, room & ~7ull);
+	rc = match_room(c, room / 8);
+	if (!rc)
+		rc = call_begin(c->kv, &call, KV_OP_RESUME, 0, room & ~7ull);
 	if (rc)
 		return rc;
 	call.sqe.id = park;

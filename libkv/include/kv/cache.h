@@ -47,6 +47,7 @@ KV_API void kv_cache_close(struct kv_cache *);
 KV_API uint32_t kv_cache_id(const struct kv_cache *);
 KV_API uint32_t kv_cache_page_tokens(const struct kv_cache *);
 KV_API uint64_t kv_cache_page_bytes(const struct kv_cache *, uint32_t group);	/* of this rank */
+/* Pages of one extent, a power of two. A member learns it with the first page it maps: 0 before. */
 KV_API uint32_t kv_cache_extent_pages(const struct kv_cache *, uint32_t group);
 /* This rank's layout of a group. */
 KV_API const struct kv_layout *kv_cache_layout(const struct kv_cache *, uint32_t group);

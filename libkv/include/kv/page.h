@@ -2,9 +2,18 @@
 /* page.h - raw pages, leases and lookups, for engines that keep their own block tables
  *
  * A page id is 64 bits: extent 20 | slot 20 | generation 24; never 0. A page is held (private and
- * writable, from kv_page_alloc) or reached through a lease (immutable). Engines that use seq.h
- * need nothing of this.
+ * writable, from kv_page_alloc, or an adopted tail) or reached through a lease (immutable). Engines
+ * that use seq.h need nothing of this.
  *
+ * Ownership: what the calls return (pages, leases, parks) is the engine's until it gives it back or
+ *   closes the cache; arrays and structs are the caller's and copied during the call. A page that
+ *   is freed or committed must be held: -ESTALE names one that is not (freed twice, committed,
+ *   another generation, never granted), -EINVAL one of another group or cache, and nothing changed.
+ * Large requests: pages_free, commit and unlease send what one request cannot carry (the pool's
+ *   batch_pages, 16384 unless configured; for a commit over all groups, and its tokens must fit the
+ *   data area) in several. Only where a call says so can it stop in between.
+ * Threads: as pool.h says; none of these is [concurrent]. Only a lead may call them, but for
+ *   kv_page_map and kv_pages_pte; a member gets -EACCES.
  * Cost: kv_page_alloc/free of one page come from a magazine in this process, no IPC; the rest is
  *   one ring round trip for a batch.
  */
@@ -17,10 +26,12 @@
 extern "C" {
 #endif
 
+/* One page, its content undefined. */
 KV_API int kv_page_alloc(struct kv_cache *, uint32_t group, uint64_t *id);
 KV_API int kv_page_free(struct kv_cache *, uint32_t group, uint64_t id);
 
-/* n pages at once, all or none, past the magazine. */
+/* n pages at once, all or none, past the magazine. free checks every id first and then gives all of
+ * them back; only a session that dies meanwhile (-EPIPE) stops it, and takes all pages with it. */
 KV_API int kv_pages_alloc(struct kv_cache *, uint32_t group, uint32_t n, uint64_t *ids);
 KV_API int kv_pages_free(struct kv_cache *, uint32_t group, uint32_t n, const uint64_t *ids);
 
@@ -61,13 +72,20 @@ KV_API int kv_lookup(struct kv_cache *, const uint32_t *tokens, uint32_t nr_toke
  * where group g has none. nr_tokens = nr_pages * page_tokens, or less in the last page if partial
  * (its writer gives it up). first_page: how many pages the chain of lease has. *lease moves to the
  * new end. chain[g][i] (may be NULL) tells the id cached for each page: if it differs from yours,
- * the same tokens were there already and you still hold your page. */
+ * the same tokens were there already and you still hold your page.
+ * Every page is checked first. A commit larger than one request that the pool has no room for
+ * (-ENOMEM) may have published some of its first pages: *lease is the end of those, chain has 0 in
+ * every group for the others, which are held as before. Commit on from there, or take -ENOMEM as
+ * final and free them. -EPIPE: the session is gone, with all its pages. */
 KV_API int kv_commit(struct kv_cache *, uint32_t *lease, uint32_t first_page,
 		     const uint32_t *tokens, uint32_t nr_tokens, uint32_t nr_pages,
 		     const uint64_t *const *pages, bool partial, const struct kv_key *keys,
 		     uint32_t nr_keys, uint64_t *const *chain);
 
+/* A second lease on the first depth_pages of the chain (0: all of it). */
 KV_API int kv_lease_dup(struct kv_cache *, uint32_t lease, uint32_t depth_pages, uint32_t *out);
+/* All or none within one request. More: a wrong lease (-ENOENT) stops at its request, and those of
+ * the requests before it are given back. */
 KV_API int kv_unlease(struct kv_cache *, uint32_t n, const uint32_t *leases);
 
 /* This lease no longer needs the pages of a window group before depth_pages. */

@@ -51,14 +51,14 @@ static inline void daemon_log(const struct daemon_proc *d)
 static inline void daemon_show(const struct daemon_proc *d)
 {
 	char line[256];
-	FILE *f;
+	FILE *log;
 
 	snprintf(line, sizeof(line), "%s/log", d->dir);
-	f = fopen(line, "r");
-	while (f && fgets(line, sizeof(line), f))
+	log = fopen(line, "r");
+	while (log && fgets(line, sizeof(line), log))
 		print_message("%s", line);
-	if (f)
-		fclose(f);
+	if (log)
+		fclose(log);
 }
 
 static inline void daemon_start(struct daemon_proc *d, const char *const *args, uint32_t nr_args)

@@ -116,26 +116,89 @@ static void test_flush(void **state)
 	assert_int_equal(magazine_flush_all(kv), 0);
 }
 
+/* Refused at once, whatever is wrong with it, and nothing has changed. */
+static void bad_free(uint32_t group, uint64_t id, int err, const char *word)
+{
+	uint32_t nr = cache->mag[0]->nr;
+
+	refused(kv_page_free(cache, group, id), err, word);
+	refused(kv_pages_free(cache, group, 1, &id), err, word);
+	assert_int_equal(cache->mag[0]->nr, nr);
+}
+
 static void test_bad_ids(void **state)
 {
-	uint64_t id, other;
-	uint32_t i;
+	uint64_t id, again;
 
 	(void)state;
 	refused(kv_page_alloc(cache, 1, &id), -EINVAL, "group 1");
-	refused(kv_page_free(cache, 7, 1), -EINVAL, "group 7");
-	refused(kv_page_free(cache, 0, 0), -EINVAL, "names no page");
+	bad_free(7, 1, -EINVAL, "group 7");
+	bad_free(0, 0, -EINVAL, "names no page");
+	bad_free(0, 1, -ESTALE, "does not hold it"); /* before anything was granted */
 	ok(kv_page_alloc(cache, 0, &id));
-	other = id ^ 1; /* another generation */
-	magazine_flush(cache);
+	bad_free(0, id ^ 1, -ESTALE, "does not hold it");	       /* another generation */
+	bad_free(0, id | 0xfffffull << 24, -ESTALE, "does not hold it"); /* slot */
+	bad_free(0, id | 0xfffffull << 44, -ESTALE, "does not hold it"); /* extent */
 	ok(kv_page_free(cache, 0, id));
-	ok(kv_page_free(cache, 0, other));
-	assert_int_equal(cache->mag[0]->nr, 2);
-	/* The bad id is found when the batch goes back; its neighbours are given back. */
-	assert_int_equal(magazine_flush(cache), -ESTALE);
+	bad_free(0, id, -ESTALE, "freed or given away already");
+	bad_free(0, cache->mag[0]->ids[0], -ESTALE, "already"); /* never handed out */
+	ok(kv_page_alloc(cache, 0, &again));
+	assert_int_equal(again, id);
+	ok(kv_page_free(cache, 0, id));
+	assert_true(magazine_flush(cache) > 0);
+	bad_free(0, id, -ESTALE, "does not hold it"); /* long ago */
 	assert_int_equal(held_pages(), 0);
-	for (i = 0; i < 10; i++)
-		ok(kv_page_alloc(cache, 0, &id));
+}
+
+/* The slow path, with a full magazine, refuses as well. */
+static void test_double_free_when_full(void **state)
+{
+	uint32_t cap = cache->mag[0]->cap, i;
+	uint64_t ids[MAGAZINE_MAX_PAGES + 1];
+
+	(void)state;
+	for (i = 0; i <= cap; i++)
+		ok(kv_page_alloc(cache, 0, &ids[i]));
+	magazine_flush(cache);
+	for (i = 0; i < cap; i++)
+		ok(kv_page_free(cache, 0, ids[i]));
+	assert_int_equal(cache->mag[0]->nr, cap);
+	bad_free(0, ids[0], -ESTALE, "already");
+	ok(kv_page_free(cache, 0, ids[cap]));
+	bad_free(0, ids[cap], -ESTALE, "already");
+	for (i = 0; i <= cap; i++)
+		assert_true(kv_page_free(cache, 0, ids[i]) == -ESTALE);
+	magazine_flush(cache);
+	assert_int_equal(held_pages(), 0);
+}
+
+/* Every page is freed twice, in any order: none is ever out twice. */
+static void test_never_out_twice(void **state)
+{
+	static uint64_t out[200];
+	uint32_t nr = 0, i, k;
+	uint64_t rng = 1, id;
+
+	(void)state;
+	for (i = 0; i < 20000; i++) {
+		rng = rng * 6364136223846793005ull + 1442695040888963407ull;
+		if (nr < 200 && (rng >> 33) % 100 < 51) {
+			ok(kv_page_alloc(cache, 0, &id));
+			for (k = 0; k < nr; k++)
+				assert_true(out[k] != id);
+			out[nr++] = id;
+		} else if (nr) {
+			k = (uint32_t)(rng >> 40) % nr;
+			id = out[k];
+			out[k] = out[--nr];
+			ok(kv_page_free(cache, 0, id));
+			assert_int_equal(kv_page_free(cache, 0, id), -ESTALE);
+		}
+	}
+	ok(kv_pages_free(cache, 0, nr, out));
+	assert_true(kv_pages_free(cache, 0, nr, out) == -ESTALE || !nr);
+	magazine_flush(cache);
+	assert_int_equal(held_pages(), 0);
 }
 
 /* A pool of two extents' worth of big pages: the hoard never makes an allocation fail. */
@@ -207,6 +270,8 @@ int main(void)
 		T(test_many),
 		T(test_flush),
 		T(test_bad_ids),
+		T(test_double_free_when_full),
+		T(test_never_out_twice),
 		cmocka_unit_test(test_small_pool),
 		T(test_cost),
 	};

@@ -2,6 +2,7 @@
 /* Raw pages, caches, lookups, commits, leases and parks on an embedded pool. */
 #include <errno.h>
 #include <stdio.h>
+#include "internal.h"
 #include "pool_test.h"
 
 #define N 6u /* pages in most tests */
@@ -154,9 +155,56 @@ static void test_free_all_or_none(void **state)
 	(void)state;
 	ok(kv_pages_alloc(cache, 0, 2, ids));
 	ids[2] = ids[0];
-	assert_true(kv_pages_free(cache, 0, 3, ids) < 0);
+	refused(kv_pages_free(cache, 0, 3, ids), -ESTALE, "already");
 	assert_int_equal(held_pages(), 2);
+	ids[2] = 0;
+	refused(kv_pages_free(cache, 0, 3, ids), -EINVAL, "names no page");
 	ok(kv_pages_free(cache, 0, 2, ids));
+}
+
+/* More than one request carries, the bad id last: found before the first request goes. */
+static void test_free_many_or_none(void **state)
+{
+	enum { MANY = 2000 };
+	static uint64_t ids[MANY + 1];
+
+	(void)state;
+	kv->batch_pages = 100;
+	ok(kv_pages_alloc(cache, 0, MANY, ids));
+	ids[MANY] = ids[0];
+	refused(kv_pages_free(cache, 0, MANY + 1, ids), -ESTALE, "already");
+	assert_int_equal(held_pages(), MANY);
+	ok(kv_pages_free(cache, 0, MANY, ids));
+	refused(kv_pages_free(cache, 0, MANY, ids), -ESTALE, "does not hold it");
+	assert_int_equal(held_pages(), 0);
+}
+
+/* Pages of another group, of another cache, and those the cache took. */
+static void test_free_what_is_not_held(void **state)
+{
+	struct kv_cache_params p = test_params("two groups");
+	uint32_t tokens[N * PAGE_TOKENS], lease;
+	uint64_t ids[N], a, b;
+	struct kv_cache *c;
+
+	(void)state;
+	p.nr_groups = 2;
+	p.group[1] = p.group[0];
+	ok(kv_cache_open(kv, &p, &c));
+	ok(kv_page_alloc(c, 0, &a));
+	ok(kv_page_alloc(c, 1, &b));
+	refused(kv_page_free(c, 1, a), -EINVAL, "is of group 0");
+	refused(kv_pages_free(c, 0, 1, &b), -EINVAL, "is of group 1");
+	refused(kv_page_free(cache, 0, a), -EINVAL, "of cache");
+	ok(kv_page_free(c, 0, a));
+	ok(kv_page_free(c, 1, b));
+	kv_cache_close(c);
+	lease = publish(tokens, ids, N, 11);
+	refused(kv_page_free(cache, 0, ids[2]), -ESTALE, "does not hold it");
+	refused(kv_pages_free(cache, 0, N, ids), -ESTALE, "does not hold it");
+	ok(kv_unlease(cache, 1, &lease));
+	refused(kv_page_free(cache, 0, ids[2]), -ESTALE, "does not hold it");
+	assert_int_equal(held_pages(), 0);
 }
 
 static void test_exhaustion(void **state)
@@ -275,11 +323,12 @@ static void test_commit_twice(void **state)
 static void test_commit_bad(void **state)
 {
 	uint32_t tokens[2 * PAGE_TOKENS] = { 0 }, lease = 0;
-	uint64_t ids[2];
+	uint64_t ids[2], keep;
 	const uint64_t *pages[1] = { ids }, *none[1] = { NULL };
 
 	(void)state;
 	ok(kv_pages_alloc(cache, 0, 2, ids));
+	keep = ids[1];
 	refused(kv_commit(cache, &lease, 0, tokens, 0, 0, pages, false, NULL, 0, NULL), -EINVAL,
 		"do not fill");
 	refused(kv_commit(cache, &lease, 0, tokens, PAGE_TOKENS, 2, pages, true, NULL, 0, NULL),
@@ -294,11 +343,47 @@ static void test_commit_bad(void **state)
 	assert_int_equal(lease, 77);
 	lease = 0;
 	ids[1] ^= 1;
-	assert_true(kv_commit(cache, &lease, 0, tokens, 32, 2, pages, false, NULL, 0, NULL) < 0);
+	refused(kv_commit(cache, &lease, 0, tokens, 32, 2, pages, false, NULL, 0, NULL), -ESTALE,
+		"does not hold it");
 	assert_int_equal(lease, 0);
+	ids[1] = ids[0];
+	refused(kv_commit(cache, &lease, 0, tokens, 32, 2, pages, false, NULL, 0, NULL), -ESTALE,
+		"already");
 	assert_int_equal(held_pages(), 2);
-	ids[1] ^= 1;
+	ids[1] = keep;
 	ok(kv_pages_free(cache, 0, 2, ids));
+}
+
+/* More pages than one request carries, the last one not held: nothing is published. And what such
+ * a commit does when all is well. */
+static void test_commit_many(void **state)
+{
+	enum { MANY = 700 };
+	static uint32_t tokens[MANY * PAGE_TOKENS];
+	static uint64_t ids[MANY], chain[MANY];
+	const uint64_t *pages[1] = { ids };
+	uint64_t *const chains[1] = { chain };
+	uint32_t lease = 0;
+	struct kv_match m;
+
+	(void)state;
+	kv->batch_pages = 100;
+	test_tokens(tokens, MANY * PAGE_TOKENS, 12);
+	ok(kv_pages_alloc(cache, 0, MANY, ids));
+	ids[MANY - 1] ^= 1;
+	refused(kv_commit(cache, &lease, 0, tokens, MANY * PAGE_TOKENS, MANY, pages, false, NULL, 0,
+			  chains),
+		-ESTALE, "does not hold it");
+	assert_int_equal(lease, 0);
+	assert_int_equal(held_pages(), MANY);
+	ok(kv_lookup(cache, tokens, MANY * PAGE_TOKENS, NULL, 0, false, &m));
+	assert_int_equal(m.nr_pages, 0);
+	ids[MANY - 1] ^= 1;
+	ok(kv_commit(cache, &lease, 0, tokens, MANY * PAGE_TOKENS, MANY, pages, false, NULL, 0,
+		     chains));
+	assert_memory_equal(chain, ids, sizeof(ids));
+	assert_int_equal(held_pages(), 0);
+	ok(kv_unlease(cache, 1, &lease));
 }
 
 /* A partial page that its writer gave up: found by its tokens, adopted without a copy. */
@@ -490,12 +575,15 @@ int main(void)
 		T(test_same_model),
 		T(test_alloc_free),
 		T(test_free_all_or_none),
+		T(test_free_many_or_none),
+		T(test_free_what_is_not_held),
 		T(test_exhaustion),
 		T(test_exhaustion_wait),
 		T(test_commit_lookup),
 		T(test_commit_steps),
 		T(test_commit_twice),
 		T(test_commit_bad),
+		T(test_commit_many),
 		T(test_partial_adopt),
 		T(test_keys),
 		T(test_long_prompt),

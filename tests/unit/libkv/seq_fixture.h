@@ -75,17 +75,17 @@ FIX void fix_open(struct fix *f, const char *spec, struct kv_layout layout, uint
 /* Take pages until no more than nr of each group are left; in turns, so that each has an extent. */
 FIX void fix_shrink(struct fix *f, uint32_t nr)
 {
-	bool more = true;
-	uint32_t g;
+	uint32_t g, full = 0;
 
-	while (more) {
-		more = false;
+	while (full != (1u << f->nr_groups) - 1) {
 		for (g = 0; g < f->nr_groups; g++) {
+			if (full & 1u << g)
+				continue;
 			if (f->nr_hog[g] == FIX_MAX_HOG ||
 			    kv_page_alloc(f->cache, g, &f->hog[g][f->nr_hog[g]]))
-				continue;
-			f->nr_hog[g]++;
-			more = true;
+				full |= 1u << g; /* a refusal by a daemon takes a while: once */
+			else
+				f->nr_hog[g]++;
 		}
 	}
 	for (g = 0; g < f->nr_groups; g++) {

@@ -3,11 +3,15 @@
  * stored row of every sequence must be what its history says, and a refused call must have changed
  * nothing. Salts and a two-token alphabet make sequences meet in the cache all the time.
  * SEQ_MODEL_SEED=n runs another series, SEQ_MODEL_VERBOSE=1 tells how often what happened. */
+#include <sys/socket.h>
+
+#include "daemon_test.h"
 #include "seq_fixture.h"
 
 #define NR_SEQS	 6
 #define MAX_LEN	 160
 #define NR_STEPS 1000
+#define NR_REMOTE 200 /* a refusal by a daemon takes a while: it waits for what others may give */
 
 struct one {
 	struct kv_seq *seq;
@@ -71,7 +75,7 @@ static void shoot(struct model *m, struct kv_seq *s, struct shot *t)
 	}
 }
 
-static bool refused(struct model *m, struct kv_seq *s, const struct shot *before, int err)
+static bool no_room(struct model *m, struct kv_seq *s, const struct shot *before, int err)
 {
 	static struct shot after;
 
@@ -151,7 +155,7 @@ static void do_append(struct model *m, struct one *o)
 	for (i = 0; i < n; i++)
 		tokens[i] = rnd(m, 8) ? 0 : 1;
 	shoot(m, o->seq, &before);
-	if (refused(m, o->seq, &before, kv_seq_append(o->seq, tokens, n)))
+	if (no_room(m, o->seq, &before, kv_seq_append(o->seq, tokens, n)))
 		return;
 	assert_int_equal(kv_seq_len(o->seq), before.len + n);
 	if (rnd(m, 3)) {
@@ -187,7 +191,7 @@ static void do_fork(struct model *m, struct one *o)
 	if (!to)
 		return;
 	shoot(m, o->seq, &before);
-	if (refused(m, o->seq, &before, kv_seq_fork(o->seq, &seq)))
+	if (no_room(m, o->seq, &before, kv_seq_fork(o->seq, &seq)))
 		return;
 	*to = *o;
 	to->seq = seq;
@@ -213,7 +217,7 @@ static void do_truncate(struct model *m, struct one *o)
 		assert_int_equal(before.ids[1][0], 0);
 		return;
 	}
-	if (refused(m, o->seq, &before, err))
+	if (no_room(m, o->seq, &before, err))
 		return;
 	assert_int_equal(kv_seq_len(o->seq), len);
 	o->stored = o->stored < len ? o->stored : len;
@@ -227,7 +231,7 @@ static void do_drop(struct model *m, struct one *o)
 	if (m->f.nr_groups < 2 || len < FIX_WINDOW)
 		return;
 	shoot(m, o->seq, &before);
-	refused(m, o->seq, &before, kv_seq_drop_head(o->seq, 1, len + 1 - FIX_WINDOW));
+	no_room(m, o->seq, &before, kv_seq_drop_head(o->seq, 1, len + 1 - FIX_WINDOW));
 }
 
 static void do_park(struct model *m, struct one *o)
@@ -312,30 +316,35 @@ static void verify_all(struct model *m)
 			fix_verify(&m->f, m->s[i].seq, m->s[i].salt, m->s[i].stored);
 }
 
+static void run_steps(struct model *m, uint32_t nr_steps)
+{
+	uint32_t i;
+
+	fix_shrink(&m->f, 7 + 90 / kv_cache_page_tokens(m->f.cache));
+	for (i = 0; i < nr_steps; i++) {
+		step(m);
+		verify_all(m);
+	}
+	for (i = 0; i < NR_SEQS; i++)
+		kv_seq_release(m->s[i].seq);
+	fix_close(&m->f);
+	if (getenv("SEQ_MODEL_VERBOSE"))
+		print_message("page %u groups %u: %u refused, %u hits, %u tails, %u resumed\n",
+			      m->f.params.group[0].layout.page_tokens, m->f.nr_groups, m->refused,
+			      m->hits, m->tail_hits, m->resumed);
+	assert_true(m->refused && m->hits && m->resumed);
+}
+
 static void run_model(uint32_t kind, uint32_t dtype, uint32_t page_tokens, uint32_t window,
 		      uint64_t seed)
 {
 	static struct model m;
-	uint32_t i;
 
 	memset(&m, 0, sizeof(m));
 	m.rng = seed * 77 + page_tokens;
 	fix_open(&m.f, window ? "embedded:host:8M" : "embedded:host:4M",
 		 fix_layout(kind, dtype, page_tokens), window);
-	fix_shrink(&m.f, 7 + 90 / page_tokens);
-	for (i = 0; i < NR_STEPS; i++) {
-		step(&m);
-		verify_all(&m);
-	}
-	for (i = 0; i < NR_SEQS; i++)
-		kv_seq_release(m.s[i].seq);
-	fix_close(&m.f);
-	if (getenv("SEQ_MODEL_VERBOSE"))
-		print_message("kind %u dtype %u page %u window %u: %u refused, %u hits, %u tails, "
-			      "%u resumed\n",
-			      kind, dtype, page_tokens, window, m.refused, m.hits, m.tail_hits,
-			      m.resumed);
-	assert_true(m.refused && m.hits && m.resumed);
+	run_steps(&m, NR_STEPS);
 	assert_true(page_tokens == 1 || m.tail_hits);
 }
 
@@ -365,14 +374,103 @@ MODEL(mla_bf16, KV_MLA, KV_BF16, 0)
 MODEL(gqa_window_f32, KV_GQA, KV_F32, FIX_WINDOW)
 MODEL(mla_window_bf16, KV_MLA, KV_BF16, FIX_WINDOW)
 
-int main(void)
+/* ---- two engines in two processes, on one daemon --------------------------------------------- */
+
+/* Run as "PROGRAM SPEC SEED WINDOW FD": one engine. It takes a page of each group, so that it has
+ * an extent of its own, and waits for the other one before both take the rest. */
+static char *const *engine_args;
+
+static void engine(void **state)
 {
+	uint32_t window = (uint32_t)strtoul(engine_args[3], NULL, 0), g;
+	int fd = atoi(engine_args[4]);
+	static struct model m;
+	char go;
+
+	(void)state;
+	m.rng = strtoul(engine_args[2], NULL, 0);
+	fix_open(&m.f, engine_args[1], fix_layout(KV_GQA, KV_F32, 4), window);
+	for (g = 0; g < m.f.nr_groups; g++) {
+		assert_int_equal(kv_page_alloc(m.f.cache, g, &m.f.hog[g][0]), 0);
+		m.f.nr_hog[g] = 1;
+	}
+	assert_int_equal(write(fd, "r", 1), 1);
+	assert_int_equal(read(fd, &go, 1), 1);
+	run_steps(&m, NR_REMOTE);
+}
+
+static pid_t spawn(const char *spec, uint64_t seed, uint32_t window, int *fd)
+{
+	char text[3][24];
+	char *argv[] = { (char *)"seq_model_test", (char *)spec, text[0], text[1], text[2], NULL };
+	int sv[2];
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sv), 0);
+	fcntl(sv[0], F_SETFD, FD_CLOEXEC);
+	snprintf(text[0], sizeof(text[0]), "%llu", (unsigned long long)seed);
+	snprintf(text[1], sizeof(text[1]), "%u", window);
+	snprintf(text[2], sizeof(text[2]), "%d", sv[1]);
+	pid = fork();
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		execv("/proc/self/exe", argv);
+		_exit(127);
+	}
+	close(sv[1]);
+	*fd = sv[0];
+	return pid;
+}
+
+/* The pool has two extents a group, one for each engine. */
+static void two_engines(uint32_t window, uint64_t seed)
+{
+	const char *args[] = { "--device", window ? "host:8M" : "host:4M", "--check-every", "16" };
+	struct daemon_proc d = { .pid = 0 };
+	int fd[2], status;
+	pid_t pid[2];
+	uint32_t i;
+	char ready;
+
+	daemon_start(&d, args, 4);
+	for (i = 0; i < 2; i++)
+		pid[i] = spawn(d.spec, seed + i, window, &fd[i]);
+	for (i = 0; i < 2; i++)
+		assert_int_equal(read(fd[i], &ready, 1), 1);
+	for (i = 0; i < 2; i++)
+		assert_int_equal(write(fd[i], "g", 1), 1);
+	for (i = 0; i < 2; i++) {
+		assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+		assert_int_equal(status, 0);
+		close(fd[i]);
+	}
+	daemon_stop(&d);
+}
+
+static void on_a_daemon(void **state)
+{
+	const char *seed = getenv("SEQ_MODEL_SEED");
+	uint64_t first = 1000 + (seed ? strtoul(seed, NULL, 0) * 100 : 0);
+
+	(void)state;
+	if (!daemon_here())
+		skip();
+	two_engines(0, first);
+	two_engines(FIX_WINDOW, first + 10);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest one[] = { cmocka_unit_test(engine) };
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gqa_f32),	   cmocka_unit_test(gqa_f16),
 		cmocka_unit_test(gqa_bf16),	   cmocka_unit_test(mla_f32),
 		cmocka_unit_test(mla_bf16),	   cmocka_unit_test(gqa_window_f32),
-		cmocka_unit_test(mla_window_bf16),
+		cmocka_unit_test(mla_window_bf16),  cmocka_unit_test(on_a_daemon),
 	};
 
+	engine_args = argv;
+	if (argc == 5)
+		return cmocka_run_group_tests(one, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
