@@ -213,7 +213,15 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/stand
 	$(Q)mkdir -p $(@D) && $(CC) $(LDBASE) $(if $(FUZZ),-fsanitize=fuzzer) $(FUZZ_WRAP) -o $@ $< \
 		$(FUZZ_MAIN) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(KVD_LIBS) -lm
 fuzzers: $(FUZZERS)
-.PHONY: fuzzers
+# What libkv sends, as inputs of dispatch_fuzz.
+RECORD_WRAP := dispatch_submit dispatch_reply exec_submit exec_default_config
+$(BUILD)/tests/fuzz/record: $(BUILD)/obj/tests/fuzz/record.o $(LIBKV_A)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDBASE) $(RECORD_WRAP:%=-Wl,--wrap=%) -o $@ $< \
+		-Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBKV_LIBS)
+fuzz-corpus: $(BUILD)/tests/fuzz/record
+	rm -f tests/fuzz/corpus/dispatch/traffic-*
+	$(BUILD)/tests/fuzz/record tests/fuzz/corpus/dispatch
+.PHONY: fuzzers fuzz-corpus
 
 # End-to-end helpers; churn-hooked counts and kills at ring publications.
 E2E_SRCS  := $(wildcard tests/e2e/*.c)
@@ -229,7 +237,7 @@ $(BUILD)/tests/e2e/%: $(BUILD)/obj/tests/e2e/%.o $(BUILD)/lib/common.a $(BUILD)/
 		-Wl,-rpath,'$$ORIGIN/../..'
 
 tests-unit: $(UNIT_TESTS) $(BUILD)/kvd
-tests-all: all $(UNIT_TESTS) $(BUILD)/tests/mmsim $(FUZZERS) $(E2E_PROGS)
+tests-all: all $(UNIT_TESTS) $(BUILD)/tests/mmsim $(FUZZERS) $(BUILD)/tests/fuzz/record $(E2E_PROGS)
 check-unit check-e2e check-sim check-fuzz check-san check-lint check-valgrind: check-%: tests-all
 	@tests/run.sh $(BUILD) $*
 check: deps
@@ -263,6 +271,7 @@ help:
 	@echo 'make demo       install what is missing, build, run two engines on one pool'
 	@echo 'make check      all tests; check-unit check-e2e check-sim check-fuzz check-san check-lint alone'
 	@echo 'make soak       the long runs: every kill point, long simulation and fuzzing'
+	@echo 'make fuzz-corpus  record traffic of libkv anew as seeds for the fuzzers'
 	@echo 'make bench      figures, as ratios within one run'
 	@echo 'make install    DESTDIR= PREFIX=$(PREFIX)'
 	@echo 'make coverage   line coverage of kvd/mm'

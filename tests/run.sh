@@ -58,7 +58,7 @@ units() {	# units BUILD NAME-PREFIX PATTERN LIMIT [WRAPPER...]
 	for t in tests/unit/*/*_test.c; do
 		n=${t#tests/unit/}
 		n=${n%.c}
-		[[ $n =~ $pattern ]] || continue
+		grep -qP "$pattern" <<<"$n" || continue
 		KVD_BIN=$PWD/$b/kvd run "$limit" "$prefix$n" "$@" "$b/tests/$n"
 	done
 }
@@ -71,14 +71,53 @@ part_sim() {
 	run 300 "sim seeds" "$build/tests/mmsim" --seeds 1..40 --ops 5000
 }
 
+# libFuzzer with sanitizers where clang has both; else gcc's sanitizers and our own mutations.
+fuzz_build() {	# fuzz_build: sets engine and fuzz_dir, builds the harnesses
+	local -a opts=("SAN=address,undefined" OPT=-O1)
+	engine=standalone fuzz_dir=$build/fuzz-gcc
+	if printf 'int LLVMFuzzerTestOneInput(const char *p, long n) { return p[0] && n > 9; }\n' |
+		clang -x c - -fsanitize=fuzzer,address,undefined -o "$log/probe" 2>/dev/null; then
+		engine=libfuzzer fuzz_dir=$build/fuzz
+		opts+=(CC=clang FUZZ=1)
+	fi
+	make -s -j"$(nproc)" BUILD="$fuzz_dir" "${opts[@]}" fuzzers >"$log/make" 2>&1
+}
+
+# fuzz_one NAME SECONDS: an input that kills it stays as $build/fuzz-NAME-*.
+fuzz_one() {
+	local name=$1 secs=$2 max=1024 rc n kept=$build/fuzz-$1-
+	local -a how=(--seconds "$secs" --seed "${SEED:-1}" --artifacts "$kept")
+	[[ $name != dispatch && $name != mm ]] || max=8192
+	rm -rf "$log/corpus" && mkdir "$log/corpus"
+	cp tests/fuzz/corpus/"$name"/* "$log/corpus/" 2>/dev/null
+	[ "$engine" = standalone ] || how=(-max_total_time="$secs" -seed="${SEED:-1}" -max_len="$max"
+		-artifact_prefix="$kept" -timeout=60 -error_exitcode=1 -print_final_stats=1
+		-verbosity=0)
+	timeout -k 10 $((secs + 240)) "$fuzz_dir/tests/fuzz/${name}_fuzz" "${how[@]}" "$log/corpus" \
+		>"$log/out" 2>&1 </dev/null
+	rc=$?
+	[ $rc != 124 ] || echo "timed out" >>"$log/out"
+	n=$(sed -nE 's/^(stat::number_of_executed_units: +([0-9]+)|([0-9]+) inputs, seed.*)$/\2\3/p' "$log/out")
+	if [ $rc = 0 ] && [ "${n:-0}" = 0 ]; then
+		echo "it ran no input" >>"$log/out"
+		rc=1
+	fi
+	[ $rc = 0 ] || sed -i '/^stat::/d; /recommended dictionary/d; /# Uses:/d' "$log/out"
+	count "$log/out" $rc "fuzz $name${n:+: $n inputs} ($engine)"
+}
+
 part_fuzz() {
-	local f n=0
+	local f name n=0 engine fuzz_dir total=${FUZZ_SECONDS:-60}
+	export ASAN_OPTIONS=detect_leaks=1:handle_abort=0 UBSAN_OPTIONS=print_stacktrace=1
+	fuzz_build || { count "$log/make" 1 "fuzz build"; return; }
 	for f in tests/fuzz/*_fuzz.c; do n=$((n + 1)); done
 	for f in tests/fuzz/*_fuzz.c; do
-		f=$(basename "$f" .c)
-		[ ! -d "tests/fuzz/corpus/${f%_fuzz}" ] ||
-			run 120 "fuzz corpus $f" "$build/tests/fuzz/$f" tests/fuzz/corpus/"${f%_fuzz}"/*
-		run 200 "fuzz $f" "$build/tests/fuzz/$f" --seconds $((${FUZZ_SECONDS:-60} / n)) --seed "${SEED:-1}"
+		name=$(basename "$f" _fuzz.c)
+		if [ "$name" = dispatch ]; then
+			fuzz_one "$name" $((total / 2))
+		else
+			fuzz_one "$name" $((total / 2 / (n - 1)))
+		fi
 	done
 }
 
@@ -104,17 +143,34 @@ part_san() {
 	units "$build/tsan" "tsan " '^(ipc|srv|io)/' 600
 }
 
+# Under valgrind these take minutes each; make soak runs them.
+slow_under_valgrind='kernels/attn_(random|edge)_test|kvgen/(engine|forward)_test|mm/random_test|libkv/(queue|seq_model)_test'
+# valgrind takes io_uring_enter() for a call that does not block, and hangs.
+no_valgrind='srv/(session|admin|main|server)_test'
+
+valgrind_units() {	# valgrind_units PATTERN LIMIT
+	local VALGRIND="valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite
+		--errors-for-leak-kinds=definite"
+	# shellcheck disable=SC2086
+	units "$build" "valgrind " "$1" "$2" $VALGRIND
+}
+
 part_valgrind() {
-	command -v valgrind >/dev/null || { echo "skip valgrind: not installed"; skipped=$((skipped + 1)); return; }
-	units "$build" "valgrind " '^(mm|libkv/(layout|key|page|seq_test))' 600 \
-		valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
-		--errors-for-leak-kinds=definite
+	if ! command -v valgrind >/dev/null; then
+		echo "  skip    valgrind: not installed"
+		skipped=$((skipped + 1))
+		return
+	fi
+	valgrind_units "^(?!$slow_under_valgrind|$no_valgrind)" 300
+	echo "  skip    valgrind of the session tests: it does not let io_uring_enter() block (ASan and TSan run them)"
+	skipped=$((skipped + 1))
 }
 
 part_soak() {
 	run 7200 "soak sim" "$build/tests/mmsim" --seeds 1000..3000 --ops 20000
 	FUZZ_SECONDS=1800 part_fuzz
 	KILL_POINTS=all run 7200 "soak kill points" tests/e2e/kill.sh "$build"
+	valgrind_units "$slow_under_valgrind" 7200
 }
 
 for part in "$@"; do

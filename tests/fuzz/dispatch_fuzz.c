@@ -3,14 +3,15 @@
  *
  * Two engines of one tenant, one of another and a member of the first send what the input says: raw
  * entries, or well-formed ones whose ids come from anybody's earlier replies, then damaged by a
- * byte or two. A model on the side keeps who was given what, and dies when an op succeeds on something
- * that the asking engine does not own, when a frame is granted twice, or when a page crosses
- * tenants. mm_check runs every few steps.
+ * byte or two. A model on the side keeps who was given what, and dies when an op succeeds on
+ * something that the asking engine does not own, when a frame is granted twice, or when a page
+ * crosses tenants. mm_check runs every few steps.
  *
  * Input: a byte of settings, then a program: one command byte and its operands after another; every
- * byte string is one.
- * Corpus: tests/fuzz/corpus/dispatch: short programs written by hand, under a name, and some that
- *	libFuzzer found. To renew those: run the libFuzzer build on it for a while, then
+ * byte string is one. dispatch_input.h says what recorded traffic looks like.
+ * Corpus: tests/fuzz/corpus/dispatch: traffic-*, which `make fuzz-corpus` records of libkv at work
+ *	(record.c); short programs written by hand, under a name; and some that libFuzzer found. To
+ *	renew those: run the libFuzzer build on it for a while, then
  *	dispatch_fuzz -set_cover_merge=1 NEW_DIR OLD_DIR and keep the longest few.
  */
 #include <stdio.h>
@@ -19,14 +20,11 @@
 
 #include "srv/dispatch.h"
 #include "../unit/srv/fake_dev.h"
+#include "dispatch_input.h"
 #include "dispatch_model.h"
 
-#define MIB		(1ull << 20)
-#define DATA_BYTES	8192u
-#define OUT_OFF		4096u
 #define SLOTS		12
 #define NR_CLIENTS	4
-#define BATCH		32u
 #define MAX_STEPS	512
 #define CHECK_EVERY	8
 
@@ -45,7 +43,7 @@ struct slot {
 	uint32_t client, engine;
 	struct kv_sqe sqe;
 	struct dispatch_pending pending;
-	uint8_t in[DATA_BYTES];
+	uint8_t in[DISPATCH_DATA];
 };
 
 struct world {
@@ -664,7 +662,7 @@ static void build(struct world *w, uint32_t client, struct kv_sqe *s)
 		build_open(w, client, s);
 		break;
 	case KV_OP_ALLOC:
-		s->nr = 1 + u8(w) % BATCH;
+		s->nr = 1 + u8(w) % DISPATCH_BATCH;
 		s->arg = u8(w) & 7;
 		s->out_bytes = s->nr * 8;
 		break;
@@ -711,19 +709,36 @@ static void build(struct world *w, uint32_t client, struct kv_sqe *s)
 	}
 }
 
-/* Sometimes a byte of the entry or of its input is replaced. */
+/* A piece that ends about where the data area does. */
+static void move_to_edge(struct world *w, struct kv_sqe *s)
+{
+	uint32_t how = u8(w), bytes_to_end = u8(w);
+
+	if (how & 2)
+		*(how & 1 ? &s->in_bytes : &s->out_bytes) += (how >> 2 & 15) - 8;
+	if (how & 1)
+		s->in_off = DISPATCH_DATA - bytes_to_end * (how & 64 ? 8 : 1);
+	else
+		s->out_off = DISPATCH_DATA - bytes_to_end * (how & 64 ? 8 : 1);
+}
+
+/* Sometimes an offset, or a byte of the entry or of its input, is replaced. */
 static void damage(struct world *w, uint32_t client, struct kv_sqe *s)
 {
 	uint32_t mode = u8(w), at, value;
 
-	if (mode < 208)
+	if (mode < 192)
 		return;
+	if (mode < 208) {
+		move_to_edge(w, s);
+		return;
+	}
 	at = u16(w);
 	value = u8(w);
 	if (mode < 232)
 		((uint8_t *)s)[at % sizeof(*s)] = (uint8_t)value;
 	else
-		((uint8_t *)w->client[client].data)[at % DATA_BYTES] = (uint8_t)value;
+		((uint8_t *)w->client[client].data)[at % DISPATCH_DATA] = (uint8_t)value;
 }
 
 static void step_op(struct world *w, uint32_t client)
@@ -742,7 +757,7 @@ static void step_op(struct world *w, uint32_t client)
 		s.group = (b >> 2) & 3;
 	build(w, client, &s);
 	if (s.out_bytes)
-		s.out_off = OUT_OFF;
+		s.out_off = DISPATCH_OUT;
 	damage(w, client, &s);
 	submit(w, client, s);
 }
@@ -783,12 +798,52 @@ static void step_raw(struct world *w, uint32_t client)
 	if (mode & 0x80)
 		s.op %= KV_NR_OPS;
 	if (mode & 0x40) {
-		s.in_off %= DATA_BYTES;
-		s.out_off %= DATA_BYTES;
+		s.in_off %= DISPATCH_DATA;
+		s.out_off %= DISPATCH_DATA;
 		s.in_bytes %= 512;
 		s.out_bytes %= 4096;
 		s.reserved = 0;
 	}
+	submit(w, client, s);
+}
+
+/* The rth last id that was given, so that recorded traffic finds the ids of this world. */
+static uint64_t last_id(struct world *w, uint32_t r)
+{
+	return r && r <= w->nr_ids && r <= MAX_IDS ? w->ids[(w->nr_ids - r) % MAX_IDS] : 0;
+}
+
+static uint64_t last_page(struct world *w, uint32_t r)
+{
+	return r && r <= w->nr_pages && r <= MAX_IDS ? w->pages[(w->nr_pages - r) % MAX_IDS] : 0;
+}
+
+static void step_traffic(struct world *w, uint32_t client)
+{
+	uint8_t *at = w->client[client].data;
+	struct kv_sqe s = { .op = (uint8_t)(u8(w) % KV_NR_OPS), .flags = (uint8_t)u8(w) };
+	uint32_t ref, off, nr;
+	uint64_t id;
+
+	s.group = (uint16_t)u8(w);
+	s.cache = (uint32_t)last_id(w, u8(w));
+	ref = u8(w);
+	s.id = dispatch_id_given(s.op) ? (uint32_t)last_id(w, ref) : ref;
+	s.nr = u16(w);
+	s.arg = (uint64_t)u16(w) << DISPATCH_ARG_SHIFT;
+	s.in_bytes = u16(w) % DISPATCH_OUT;
+	s.out_bytes = u16(w) % (DISPATCH_DATA - DISPATCH_OUT + 1);
+	s.out_off = s.out_bytes ? DISPATCH_OUT : 0;
+	nr = u8(w);
+	bytes(w, at, s.in_bytes);
+	for (; nr; nr--) {
+		off = u16(w);
+		ref = u8(w);
+		id = s.op == KV_OP_UNLEASE ? last_id(w, ref) : last_page(w, ref);
+		if (off + 8 <= DISPATCH_DATA)
+			memcpy(at + off, &id, s.op == KV_OP_UNLEASE ? 4 : 8);
+	}
+	damage(w, client, &s);
 	submit(w, client, s);
 }
 
@@ -798,8 +853,10 @@ static void step(struct world *w)
 
 	if (kind < 48) {
 		step_op(w, client);
-	} else if (kind < 52) {
+	} else if (kind < DISPATCH_TRAFFIC) {
 		step_raw(w, client);
+	} else if (kind == DISPATCH_TRAFFIC) {
+		step_traffic(w, client);
 	} else if (kind < 55) {
 		step_import(w, client);
 	} else if (kind < 57) {
@@ -812,7 +869,7 @@ static void step(struct world *w)
 		device_fails(w, kind == 59 ? u8(w) : 0);
 		run(w);
 	} else if (kind < 62) {
-		memset(w->client[client].data, (int)u8(w), DATA_BYTES);
+		memset(w->client[client].data, (int)u8(w), DISPATCH_DATA);
 	} else {
 		detach(w, client);
 		if (client == 0 || client == 3) {
@@ -824,22 +881,9 @@ static void step(struct world *w)
 	}
 }
 
-static struct mm_config small_config(void)
-{
-	return (struct mm_config){
-		.seed = 1, .nr_devices = 1,
-		.device = { { .pool_bytes = 16 * MIB, .extent_bytes = 2 * MIB,
-			      .extent_align = 2 * MIB } },
-		.max_tenants = 4, .max_engines = 6, .max_members = 10, .max_caches = 8,
-		.max_extents = 12, .max_frames = 16384, .max_nodes = 64, .max_leases = 24,
-		.max_parks = 8, .max_keys = 8, .max_pending = 6, .max_tokens = 4096,
-		.batch_pages = BATCH,
-	};
-}
-
 static void world_init(struct world *w, const uint8_t *data, size_t size)
 {
-	struct mm_config cfg = small_config();
+	struct mm_config cfg = dispatch_config();
 	struct dev *dev = fake_init(&w->dev);
 
 	model_reset(w->model);
@@ -852,8 +896,8 @@ static void world_init(struct world *w, const uint8_t *data, size_t size)
 		die("exec_create");
 	for (uint32_t c = 0; c < NR_CLIENTS; c++) {
 		w->client[c] = (struct dispatch_client){
-			.data = calloc(1, DATA_BYTES), .data_bytes = DATA_BYTES,
-			.scratch = malloc(DATA_BYTES), .batch_pages = BATCH,
+			.data = calloc(1, DISPATCH_DATA), .data_bytes = DISPATCH_DATA,
+			.scratch = malloc(DISPATCH_DATA), .batch_pages = DISPATCH_BATCH,
 		};
 		attach(w, c);
 	}

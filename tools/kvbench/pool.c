@@ -268,7 +268,7 @@ static double bare_ns(struct bare_mm *b)
 	return (double)(bench_now_ns() - t) / ROUNDS;
 }
 
-/* One sample of each; a ping-pong whose partner was preempted says nothing about the ring, so samples
+/* One sample of each; a ping-pong whose partner was preempted says nothing about the ring: samples
  * far from the best ping-pong are taken again. */
 struct alloc_sample {
 	double magazine, malloc_, batch, ping, mm;
@@ -284,7 +284,8 @@ static int alloc_sample(struct kv_cache *cache, struct bare_mm *bare, struct all
 	return s->magazine < 0 || s->batch < 0 || s->mm < 0 ? complain("allocation") : 0;
 }
 
-static void alloc_report(struct bench *b, const struct alloc_sample *all, unsigned int nr, double best)
+static void alloc_report(struct bench *b, const struct alloc_sample *all, unsigned int nr,
+			 double best)
 {
 	struct bench_series *mag = bench_series(b, "magazine alloc+free, one page");
 	struct bench_series *mal = bench_series(b, "malloc(64)+free");

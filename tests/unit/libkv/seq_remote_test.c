@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Sequences through a real kvd: a full and a window group in two engines, and engines of two ranks
- * (a lead and a member process) on one cache of two shards; attention against float64 throughout. */
+ * (a lead and a member process) on one cache of two shards; attention against float64. */
 #include <errno.h>
 #include <sys/un.h>
 
