@@ -102,7 +102,8 @@ static void put_pieces(struct file *f, uint32_t vocab, bool spm)
 		if (id < TOKENIZER_BYTE0)
 			put_piece(f, 0, "<s>", 3);
 		else if (id < TOKENIZER_PIECE0 && spm)
-			put_piece(f, 0, text, (uint32_t)snprintf(text, sizeof(text), "<0x%02X>", byte));
+			put_piece(f, 0, text,
+				  (uint32_t)snprintf(text, sizeof(text), "<0x%02X>", byte));
 		else if (id < TOKENIZER_PIECE0)
 			put_piece(f, 0, &byte, 1);
 		else
@@ -188,7 +189,9 @@ static void fix_crc(struct file *f)
 /* Header fields first, so that sizes follow them. */
 static void change_fields(struct file *f, uint32_t nr_fields, uint32_t nr)
 {
-	static const uint32_t odd[] = { 0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 8192, 262144, 576 };
+	static const uint32_t odd[] = {
+		0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 8192, 262144, 576
+	};
 
 	for (; nr; nr--) {
 		uint32_t field = u8(f) % nr_fields, how = u8(f);

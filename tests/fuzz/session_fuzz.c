@@ -556,7 +556,8 @@ static void step_memfd(struct hostile *h)
 	if (ftruncate(h->r.fds[0], off) == 0 && off != h->r.w.shm_bytes)
 		die("the session's memory can be resized");
 	if (how & 1)
-		fallocate(h->r.fds[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off & ~4095u, PAGE);
+		fallocate(h->r.fds[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off & ~4095u,
+			  PAGE);
 	else
 		(void)!pwrite(h->r.fds[0], &how, sizeof(how), off % h->r.w.shm_bytes);
 }
