@@ -4,7 +4,11 @@
 #include <sha2.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "call.h"
+
+#define OPEN_TRIES	20u
+#define OPEN_PAUSE_NS	5000000l
 
 /* ---- digests: tagged, length-prefixed, little-endian, so no two encode alike ---------- */
 
@@ -242,6 +246,20 @@ static int open_call(struct kv_cache *c, const struct kv_cache_desc *desc)
 	return rc;
 }
 
+/* A full table of caches is making room (clearing one that nobody uses takes the device a moment). */
+static int open_patiently(struct kv_cache *c, const struct kv_cache_desc *desc)
+{
+	struct timespec moment = { 0, OPEN_PAUSE_NS };
+	int rc = open_call(c, desc);
+	uint32_t i;
+
+	for (i = 1; rc == -EAGAIN && i < OPEN_TRIES; i++) {
+		nanosleep(&moment, NULL);
+		rc = open_call(c, desc);
+	}
+	return rc;
+}
+
 static void link_in(struct kv_cache *c, struct kv_cache **out)
 {
 	c->next = c->kv->caches;
@@ -261,7 +279,7 @@ int kv_cache_open(struct kv *kv, const struct kv_cache_params *p, struct kv_cach
 	rc = cache_create(kv, p, &c, &desc);
 	if (rc)
 		return rc;
-	rc = open_call(c, &desc);
+	rc = open_patiently(c, &desc);
 	if (rc) {
 		cache_destroy(c);
 		return rc;
