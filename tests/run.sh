@@ -144,9 +144,9 @@ part_san() {
 }
 
 # Under valgrind these take minutes each; make soak runs them.
-slow_under_valgrind='kernels/attn_(random|edge)_test|kvgen/(engine|forward)_test|mm/random_test|libkv/(queue|seq_model)_test'
+slow_under_valgrind='ipc/ring_test|kernels/attn_(random|edge)_test|kvgen/(engine|forward)_test|mm/random_test|libkv/(queue|seq_model|seq_remote)_test'
 # valgrind takes io_uring_enter() for a call that does not block, and hangs.
-no_valgrind='srv/(session|admin|main|server)_test'
+no_valgrind='srv/(session|admin|main|server|pass)_test'
 
 valgrind_units() {	# valgrind_units PATTERN LIMIT
 	local VALGRIND="valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite

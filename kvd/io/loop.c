@@ -217,7 +217,10 @@ static void prep(struct op *op, struct io_uring_sqe *sqe)
 		io_uring_prep_sendmsg(sqe, op->fd, &op->packet->hdr, MSG_NOSIGNAL);
 		break;
 	case OP_SIGNAL:
+		/* Never on this thread: the client shares the eventfd's O_NONBLOCK, and toggling it
+		 * beside a full counter can make a write sleep that was checked not to. */
 		io_uring_prep_write(sqe, op->fd, &op->one, sizeof(op->one), 0);
+		sqe->flags |= IOSQE_ASYNC;
 		break;
 	case OP_TIMEOUT:
 		io_uring_prep_timeout(sqe, &op->at, 0, IORING_TIMEOUT_ABS);
