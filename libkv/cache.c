@@ -246,7 +246,7 @@ static int open_call(struct kv_cache *c, const struct kv_cache_desc *desc)
 	return rc;
 }
 
-/* A full table of caches is making room (clearing one that nobody uses takes the device a moment). */
+/* A full table of caches is making room: clearing one nobody uses takes the device a moment. */
 static int open_patiently(struct kv_cache *c, const struct kv_cache_desc *desc)
 {
 	struct timespec moment = { 0, OPEN_PAUSE_NS };

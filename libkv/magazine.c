@@ -42,7 +42,7 @@ static uint32_t half(const struct magazine *m)
 	return m->cap > 1 ? m->cap / 2 : 1;
 }
 
-/* Half a magazine is had only where it costs nobody anything; the one page asked for is waited for. */
+/* Half a magazine is had only where it costs nobody anything; one page is waited for. */
 int magazine_refill(struct kv_cache *c, uint32_t group, uint64_t *id)
 {
 	uint64_t ids[MAGAZINE_MAX_PAGES];

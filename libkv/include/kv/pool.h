@@ -38,8 +38,8 @@ struct kv_options {
 	const uint8_t
 		*member_token; /* 16 bytes from kv_member_token() of the lead: join its engine */
 	uint32_t rank;			/* the shard this process maps; 0 for a lead */
-	/* How long an allocation may wait for room that others must give. 0: not for them, but still
-	 * up to 250 ms a try for cached pages that the pool takes back by itself. */
+	/* How long an allocation may wait for room that others must give. 0: not for them, but
+	 * up to 50 ms a try for cached pages that the pool takes back by itself. */
 	uint32_t wait_ms;
 	kv_pressure_fn *on_pressure;	/* may be NULL */
 	void *ctx;
