@@ -40,6 +40,11 @@ refused "kvgen: bad size" "lots" "$kvgen" --model $model --connect embedded:host
 refused "kvgen: pool too small" "pool" "$kvgen" --model $model --connect embedded:host:4K
 refused "kvgen: socket absent" "absent.sock" "$kvgen" --model $model --connect "unix:$dir/absent.sock"
 refused "kvgen: prompt file absent" "no.txt" "$kvgen" --model $model --prompt-file "$dir/no.txt"
+yes 'One day' | head -c 30000 >"$dir/long.txt"
+refused "kvgen: prompt longer than the model" "prompt has [0-9]+ tokens" "$kvgen" --model $model --prompt-file "$dir/long.txt"
+refused "kvgen: full disk" "output" bash -c "$kvgen --model $model -n 9 >/dev/full"
+refused "kvgen: closed output" "output" bash -c "$kvgen --model $model -n 9 >&-"
+refused "kvgen: unknown KV_CPU" "KV_CPU" env KV_CPU=nonsense "$kvgen" --model $model
 if [ -f $data/models/stories260K.bin ]; then
 	ref=$data/models
 	refused "kvgen: wrong vocabulary" "tok" "$kvgen" --model $ref/stories260K.bin --tokenizer $model
@@ -74,6 +79,7 @@ else
 	echo "skip no permission: needs root and setpriv"
 fi
 refused "kvctl: unknown command" "frobnicate" "$build/kvctl" --socket "$sock" frobnicate
+refused "kvctl: full disk" "output" bash -c "$build/kvctl --socket $sock meminfo >/dev/full"
 refused "kvctl: no command" "command" "$build/kvctl" --socket "$sock"
 refused "kvctl: socket absent" "absent" "$build/kvctl" --socket "$dir/absent" status
 refused "kvbench: unknown benchmark" "frobnicate" "$build/kvbench" --connect "unix:$sock" frobnicate

@@ -228,6 +228,9 @@ void emit_close(struct emit *e)
 		putchar('\n');
 		json_decref(e->root);
 	}
-	fflush(stdout);
 	free(e);
+	if (fflush(stdout) || ferror(stdout)) {
+		fputs("standard output cannot be written: disk full or closed?\n", stderr);
+		exit(1);
+	}
 }

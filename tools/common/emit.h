@@ -4,7 +4,8 @@
  * Model:      a program describes columns once (JSON key, title, kind) and hands over rows; emit
  *             prints a table (people) or collects a JSON document (--json), never both.
  * Ownership:  strings are borrowed until emit_close().
- * Context:    one thread. Errors: out of memory ends the program with a line.
+ * Context:    one thread. Errors: out of memory, or an output that cannot be
+ *             written, ends the program with a line.
  */
 #ifndef EMIT_H
 #define EMIT_H

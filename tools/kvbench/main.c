@@ -235,8 +235,8 @@ int main(int argc, char **argv)
 		return 1;
 	e = emit_open(a.json);
 	err = run_all(&a, e);
+	bench_daemon_stop(&a.env);
 	if (!err)
 		emit_close(e);
-	bench_daemon_stop(&a.env);
 	return err ? 1 : 0;
 }

@@ -223,6 +223,13 @@ static void pace(uint32_t ms)
 		nanosleep(&t, NULL);
 }
 
+static int complain(int err)
+{
+	fprintf(stderr, "kvgen: %s\n", engine_error());
+	return err;
+}
+
+/* 0, or -errno with a line printed. */
 static int generate(struct engine *e, const struct args *a, const uint32_t *ids, uint32_t n,
 		    struct stats *st)
 {
@@ -230,15 +237,24 @@ static int generate(struct engine *e, const struct args *a, const uint32_t *ids,
 	struct run *r;
 	int err;
 
+	if (n > engine_max_tokens(e)) {
+		fprintf(stderr,
+			"kvgen: the prompt has %u tokens, the model takes at most %u: shorten it\n",
+			n, engine_max_tokens(e));
+		return -E2BIG;
+	}
 	if (steps > engine_max_tokens(e))
 		steps = engine_max_tokens(e);
-	if (n > steps + 1)
-		n = steps + 1; /* the text ends inside the prompt */
+	if (n > steps + 1) {
+		fprintf(stderr, "kvgen: note: -n %u ends inside the prompt of %u tokens\n",
+			steps, n);
+		n = steps + 1;
+	}
 	st->prompt_tokens = n;
 	/* A last token that is only said needs no place. */
 	err = run_start(e, ids, n > 1 && n > steps ? n - 1 : n, &st->hit, &r);
 	if (err)
-		return err;
+		return complain(err);
 	st->seconds = now(); /* of generation, the prompt apart */
 	for (; said + 1 < n; said++)
 		if (!say(e, ids[said], ids[said + 1]))
@@ -258,7 +274,11 @@ static int generate(struct engine *e, const struct args *a, const uint32_t *ids,
 	st->pages = run_pages(r);
 	run_end(r);
 	putchar('\n');
-	return err;
+	if (fflush(stdout) || ferror(stdout)) {
+		fputs("kvgen: standard output cannot be written: disk full or closed?\n", stderr);
+		return -EIO;
+	}
+	return err ? complain(err) : 0;
 }
 
 static void report(const struct stats *st)
@@ -296,8 +316,6 @@ int main(int argc, char **argv)
 	err = encode(e, &a, &ids, &n);
 	if (!err) {
 		err = generate(e, &a, ids, n, &st);
-		if (err)
-			fprintf(stderr, "kvgen: %s\n", engine_error());
 		st.attention = engine_attention(e);
 		if (!err && a.stats)
 			report(&st);
