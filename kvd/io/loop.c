@@ -2,6 +2,7 @@
 #include "io/loop.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <liburing.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -277,12 +278,18 @@ uint64_t loop_accept(struct loop *l, int fd, loop_fn *fn, void *ctx)
 	return op ? start(l, op) : 0;
 }
 
+/* The worker looks the number up when it gets there: by then the caller may have closed it and the
+ * number may be another session's socket. So the operation has a number of its own. */
 uint64_t loop_signal(struct loop *l, int eventfd, loop_fn *fn, void *ctx)
 {
-	struct op *op = op_get(l, OP_SIGNAL, eventfd, fn, ctx);
+	int own = fcntl(eventfd, F_DUPFD_CLOEXEC, 0);
+	struct op *op = own < 0 ? NULL : op_get(l, OP_SIGNAL, own, fn, ctx);
 
-	if (!op)
+	if (!op) {
+		if (own >= 0)
+			close(own);
 		return 0;
+	}
 	op->one = 1;
 	return start(l, op);
 }
@@ -401,6 +408,8 @@ static void finish(struct loop *l, struct op *op, int res)
 
 	l->nr_due -= (uint32_t)was.due_start + was.due_cancel;
 	op_put(l, op);
+	if (was.kind == OP_SIGNAL)
+		close(was.fd);
 	if (was.kind == OP_ACCEPT && was.cancelled && res >= 0)
 		close(res);
 	if (!was.cancelled && was.kind == OP_RECV && res >= 0) {
@@ -587,7 +596,7 @@ void loop_destroy(struct loop *l)
 	for (uint32_t i = 0; i < l->nr_ops; i++)
 		if (l->op[i].kind == OP_RECV || l->op[i].kind == OP_SEND)
 			packet_free(l->op[i].packet);
-		else if (l->op[i].kind == OP_CLOSE)
+		else if (l->op[i].kind == OP_CLOSE || l->op[i].kind == OP_SIGNAL)
 			close(l->op[i].fd);
 	free(l);
 }

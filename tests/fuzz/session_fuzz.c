@@ -172,7 +172,11 @@ static int shake(struct raw *r, int sock, const void *hello, size_t len, const i
 	if (n <= 0)
 		return n < 0 ? (int)n : -EPIPE;
 	if (n != sizeof(r->w) || r->w.type != KV_MSG_WELCOME || nr != (r->w.result ? 0 : 3))
+	{
+		fprintf(stderr, "session_fuzz: %zd bytes, type %u, result %d, %u fds: %.200s\n", n,
+			r->w.type, r->w.result, nr, r->w.text);
 		die("a welcome that is none");
+	}
 	return r->w.result ? r->w.result : raw_map(r);
 }
 

@@ -273,6 +273,28 @@ static void a_signal_reaches_a_poller(void **state)
 	loop_close(l, fd);
 }
 
+/* A bell is rung by a worker, later: the number of a closed eventfd may be a socket by then. */
+static void a_bell_never_rings_a_reused_number(void **state)
+{
+	struct loop *l = *state;
+	char byte;
+
+	for (int i = 0; i < 500; i++) {
+		int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), pair[2];
+		struct seen s = { 0 };
+
+		assert_true(loop_signal(l, fd, note, &s) != 0);
+		loop_close(l, fd);
+		assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair), 0);
+		wait_for(l, &s, 1);
+		assert_int_equal(s.res, 8);
+		assert_int_equal(recv(pair[0], &byte, 1, 0), -1);
+		assert_int_equal(recv(pair[1], &byte, 1, 0), -1);
+		close(pair[0]);
+		close(pair[1]);
+	}
+}
+
 static void timeouts_come_in_time(void **state)
 {
 	struct loop *l = *state;
@@ -492,6 +514,7 @@ int main(void)
 		T(fds_given_away_are_closed_after_the_send),
 		T(a_send_to_a_dead_peer_is_an_error_not_a_signal),
 		T(a_full_eventfd_blocks_nothing),
+		T(a_bell_never_rings_a_reused_number),
 		T(a_signal_reaches_a_poller),
 		T(timeouts_come_in_time),
 		T(sleep_ends_at_its_time),
