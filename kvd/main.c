@@ -186,10 +186,11 @@ int main(int argc, char **argv)
 	char text[TEXT_BYTES] = "";
 	int ret;
 
+	argp_err_exit_status = 2;
 	argp_parse(&argp, argc, argv, 0, NULL, &args);
 	if (args.print_knobs) {
 		control_print(stdout);
-		return 0;
+		return fflush(stdout) || ferror(stdout);
 	}
 	harden();
 	ret = configure(&control, &args, text, sizeof(text));

@@ -153,6 +153,17 @@ static int fill(const struct kv_cache *c, const struct kv_attn *a, struct kern_a
 	return 0;
 }
 
+/* KV_CPU names nothing that runs here. */
+static int bad_cpu(void)
+{
+	const char *name = getenv("KV_CPU");
+
+	return err_set(-EOPNOTSUPP,
+		       "KV_CPU=%s is no implementation that runs on this CPU: ref, generic, avx2, "
+		       "avx512 or avx512bf16, or unset it",
+		       name ? name : "");
+}
+
 static int run(const struct kern_attn *k)
 {
 	void *scratch;
@@ -165,8 +176,7 @@ static int run(const struct kern_attn *k)
 		return err;
 	err = kern_attn(k, KERN_AUTO, scratch);
 	if (err == -EOPNOTSUPP)
-		return err_set(err, "the implementation named by KV_CPU does not run on this CPU: "
-				    "unset it");
+		return bad_cpu();
 	return err ? err_set(err, "attention: the kernel refused its arguments") : 0;
 }
 
@@ -265,9 +275,7 @@ int kv_attn_query(struct kv_cache *c, const struct kv_attn *a, const char **impl
 		return err;
 	found = kern_attn_query(&k, fast);
 	if (found == KERN_AUTO)
-		return err_set(-EOPNOTSUPP,
-			       "the implementation named by KV_CPU does not run on this "
-			       "CPU: unset it");
+		return bad_cpu();
 	if (impl)
 		*impl = kern_impl_name(found);
 	return 0;

@@ -130,13 +130,16 @@ part_e2e() {
 }
 
 part_san() {
-	local j
+	local j t
 	j=$(nproc)
 	make -s -j"$j" BUILD="$build/asan" SAN=address,undefined OPT=-O1 tests-unit \
-		"$build/asan/tests/mmsim" >"$log/make" 2>&1 || { count "$log/make" 1 "asan build"; return; }
+		all "$build/asan/tests/mmsim" "$build"/asan/tests/e2e/{churn,churn-hooked,kill} >"$log/make" 2>&1 || { count "$log/make" 1 "asan build"; return; }
 	export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
 	units "$build/asan" "asan " . 600
 	run 300 "asan sim" "$build/asan/tests/mmsim" --seeds 1..6 --ops 3000
+	for t in text share kill demo; do
+		KILL_POINTS=6 run 600 "asan e2e $t" "tests/e2e/$t.sh" "$build/asan"
+	done
 	make -s -j"$j" BUILD="$build/tsan" SAN=thread OPT=-O1 tests-unit >"$log/make" 2>&1 ||
 		{ count "$log/make" 1 "tsan build"; return; }
 	export TSAN_OPTIONS=halt_on_error=1

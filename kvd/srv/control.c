@@ -9,6 +9,7 @@
 
 #define KIB	(1ull << 10)
 #define MIB	(1ull << 20)
+#define CONTROL_MIN_EXTENT	(2ull << 20)	/* exec's extent_align */
 #define GIB	(1ull << 30)
 #define TIB	(1ull << 40)
 
@@ -27,7 +28,8 @@ const struct control_knob control_knobs[] = {
 	{"socket_mode", CONTROL_MODE, at(socket_mode), 0, 0, 0777, "octal",
 	 "mode of the client socket; 0: 0660 with a group, else 0600"},
 	{"extent_bytes", CONTROL_BYTES, at(extent_bytes), 0, 0, GIB, "bytes",
-	 "target size of an extent; 0: a 64th of the pool, between 2 MiB and 64 MiB"},
+	 "target size of an extent, 2 MiB or more; 0: a 64th of the pool, between 2 MiB "
+	 "and 64 MiB"},
 	{"data_bytes", CONTROL_BYTES, at(data_bytes), 8 * MIB, 64 * KIB, 256 * MIB, "bytes",
 	 "data area of a session: bounds the prompt that one lookup or commit may name"},
 	{"ring_entries", CONTROL_POWER, at(ring_entries), 256, 8, 4096, "entries",
@@ -89,12 +91,24 @@ const char *control_human_bytes(uint64_t bytes, char *buf, size_t len)
 	return buf;
 }
 
-/* Digits with an optional size suffix and nothing else. */
+/* The digits after a point, as thousandths; *s moves behind them. */
+static uint64_t parse_fraction(char **s)
+{
+	uint64_t thousandths = 0, place = 100;
+
+	if (**s != '.' || !isdigit((unsigned char)(*s)[1]))
+		return 0;
+	for ((*s)++; isdigit((unsigned char)**s); (*s)++, place /= 10)
+		thousandths += place * (uint64_t)(**s - '0');
+	return thousandths;
+}
+
+/* Digits with an optional size suffix (then also a fraction, as in 1.5GiB) and nothing else. */
 static bool parse_number(const char *s, int base, bool suffix, uint64_t *out)
 {
 	static const char units[] = "KMGT";
 	const char *unit;
-	uint64_t scale = 1;
+	uint64_t scale = 1, thousandths;
 	char *end;
 
 	if (!isdigit((unsigned char)s[0]))
@@ -103,6 +117,7 @@ static bool parse_number(const char *s, int base, bool suffix, uint64_t *out)
 	*out = strtoull(s, &end, base);
 	if (errno)
 		return false;
+	thousandths = suffix ? parse_fraction(&end) : 0;
 	unit = suffix && *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
 	if (unit) {
 		scale = KIB << (10 * (unit - units));
@@ -110,7 +125,8 @@ static bool parse_number(const char *s, int base, bool suffix, uint64_t *out)
 		if (!strcmp(end, "iB") || !strcmp(end, "B"))
 			end += strlen(end);
 	}
-	return !*end && !__builtin_mul_overflow(*out, scale, out);
+	return !*end && !(thousandths && !unit) && !__builtin_mul_overflow(*out, scale, out) &&
+	       !__builtin_add_overflow(*out, scale * thousandths / 1000, out);
 }
 
 static int set_number(struct control *c, const struct control_knob *k, const char *value, char *err,
@@ -160,7 +176,8 @@ static int set_device(struct control *c, const struct control_knob *k, const cha
 
 	if (strncmp(value, "host:", 5) || !parse_number(value + 5, 10, true, &d.bytes) ||
 	    strlen(value) >= sizeof(d.spec)) {
-		say(err, err_len, "device '%s' is none: write kind and size, as in host:1G", value);
+		say(err, err_len,
+		    "device '%s' is none: write host:SIZE, as in host:1G or host:1.5GiB", value);
 		return -EINVAL;
 	}
 	if (d.bytes < k->min || d.bytes > k->max) {
@@ -264,6 +281,11 @@ int control_check(const struct control *c, char *err, size_t err_len)
 		    "socket '%s' is too long: at most %zu bytes; choose another --socket",
 		    c->socket, CONTROL_PATH_BYTES - sizeof(".admin"));
 		return -ENAMETOOLONG;
+	}
+	if (c->extent_bytes && c->extent_bytes < CONTROL_MIN_EXTENT) {
+		say(err, err_len,
+		    "extent_bytes is below 2 MiB, the least a device gives: use 0 or 2M and more");
+		return -EINVAL;
 	}
 	for (uint32_t d = 0; d < c->nr_devices; d++) {
 		if (c->extent_bytes > c->device[d].bytes) {

@@ -39,6 +39,8 @@ refused "kvgen: bad spec" "nonsense" "$kvgen" --model $model --connect nonsense
 refused "kvgen: bad size" "lots" "$kvgen" --model $model --connect embedded:host:lots
 refused "kvgen: pool too small" "pool" "$kvgen" --model $model --connect embedded:host:4K
 refused "kvgen: socket absent" "absent.sock" "$kvgen" --model $model --connect "unix:$dir/absent.sock"
+refused "kvgen: prompt file without end" "more than 65536" "$kvgen" --model $model --prompt-file /dev/zero
+refused "kvgen: prompt file a directory" "is it a file" "$kvgen" --model $model --prompt-file /tmp
 refused "kvgen: prompt file absent" "no.txt" "$kvgen" --model $model --prompt-file "$dir/no.txt"
 yes 'One day' | head -c 30000 >"$dir/long.txt"
 refused "kvgen: prompt longer than the model" "prompt has [0-9]+ tokens" "$kvgen" --model $model --prompt-file "$dir/long.txt"
@@ -59,6 +61,7 @@ refused "kvd: bad device" "gpu7" "$kvd" --device gpu7:1G --socket "$dir/x"
 refused "kvd: bad size" "lots" "$kvd" --device host:lots --socket "$dir/x"
 refused "kvd: pool too small" "host" "$kvd" --device host:1K --socket "$dir/x"
 refused "kvd: no such directory" "nodir" "$kvd" --device host:64M --socket "$dir/nodir/x"
+refused "kvd: extents too small" "extent_bytes" "$kvd" --device host:64M --set extent_bytes=4K --socket "$dir/x"
 refused "kvd: socket path too long" "108|107|long" "$kvd" --device host:64M --socket "$dir/$(printf 'x%.0s' $(seq 200))"
 refused "kvd: config absent" "no.conf" "$kvd" --config "$dir/no.conf" --socket "$dir/x"
 printf '[kvd]\nfrobnicate = 3\n' >"$dir/bad.conf"
@@ -83,9 +86,13 @@ refused "kvctl: full disk" "output" bash -c "$build/kvctl --socket $sock meminfo
 refused "kvctl: no command" "command" "$build/kvctl" --socket "$sock"
 refused "kvctl: socket absent" "absent" "$build/kvctl" --socket "$dir/absent" status
 refused "kvbench: unknown benchmark" "frobnicate" "$build/kvbench" --connect "unix:$sock" frobnicate
+refused "kvbench: no daemon" "unix:PATH" "$build/kvbench" --connect embedded:host:64M ring
+refused "kvbench: no kvd to start" "did not start" "$build/kvbench" --kvd /nonexistent ring
 refused "kvbench: socket absent" "absent" "$build/kvbench" --connect "unix:$dir/absent" ring
 verdict "kvd stops cleanly" stop_kvd
 
+"$kvd" --frobnicate 2>/dev/null
+verdict "kvd: bad usage is status 2" [ $? = 2 ]
 for t in kvd kvctl kvgen kvbench; do
 	"$build/$t" --help >"$dir/out" 2>&1
 	verdict "$t --help has examples" grep -qi "example" "$dir/out"

@@ -24,7 +24,7 @@ full() { [ "$(total meminfo free_bytes)" = 0 ]; }
 verdict "two engines take half the pool each" wait_for 20 full
 gen three -n 800 --page-tokens 16 >"$dir/three" 2>"$dir/err"
 verdict "a third engine is refused" [ $? -ne 0 ]
-verdict "with the reason: $(head -n 1 "$dir/err")" grep -q 'pool' "$dir/err"
+verdict "with the reason: $(head -n 1 "$dir/err")" grep -q 'kvd pool is full: .* wanted, .* free' "$dir/err"
 verdict "in one line" [ "$(wc -l <"$dir/err")" = 1 ]
 wait $one && wait $two
 verdict "the first engine's text is right" cmp "$dir/one" "$dir/want"

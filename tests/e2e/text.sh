@@ -60,6 +60,10 @@ wait $a && wait $b
 verdict "two at the same moment: both right" cmp "$dir/a" "$dir/b"
 gen --model $model --prompt-file $prompt -n 600 --page-tokens 32 >"$dir/c"
 verdict "two at the same moment: as one alone" cmp "$dir/a" "$dir/c"
+# One node a page: the cache of 32-token pages holds the 600 tokens once.
+ctl caches --json >"$dir/caches"
+once=$(awk '/"page_tokens": 32,/ {hit=1} hit && /"cached_tokens"/ {gsub(/[^0-9]/, ""); print; hit=0}' "$dir/caches")
+verdict "three engines, 600 tokens: cached once ($once)" [ "$once" = 600 ]
 verdict "self-check" eval "ctl check >/dev/null"
 verdict "kvd stops cleanly" stop_kvd
 exit $bad

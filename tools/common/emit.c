@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "emit.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -11,8 +12,7 @@
 
 struct emit {
 	json_t *root; /* NULL: people */
-	bool whole;   /* root was replaced by an unnamed table */
-	bool printed;
+	bool printed, one_line;
 };
 
 static void *must(void *p)
@@ -31,6 +31,11 @@ struct emit *emit_open(bool json)
 	if (json)
 		e->root = must(json_object());
 	return e;
+}
+
+void emit_one_line(struct emit *e)
+{
+	e->one_line = true;
 }
 
 static const char *format_scaled(char *buf, double v, const char *const *units, double step)
@@ -70,6 +75,9 @@ const char *emit_format(char *buf, enum emit_kind kind, union emit_val v)
 	switch (kind) {
 	case EMIT_STR:
 		return v.s ? v.s : "-";
+	case EMIT_ID:
+		snprintf(buf, 32, "%" PRIu64, v.u);
+		return buf;
 	case EMIT_COUNT:
 		return format_count(buf, v.u);
 	case EMIT_BYTES:
@@ -121,7 +129,6 @@ static void add(struct emit *e, const char *name, json_t *value)
 	}
 	json_decref(e->root);
 	e->root = value;
-	e->whole = true;
 }
 
 /* Columns are as wide as the characters (not bytes) of their widest cell. */
@@ -145,6 +152,11 @@ static void cell(const char *s, int w, bool left, bool last)
 	fputs(last ? "\n" : "  ", stdout);
 }
 
+static bool left_aligned(const struct emit_col *col)
+{
+	return col->kind == EMIT_STR || col->kind == EMIT_ID;
+}
+
 static void table_text(const struct emit_col *cols, unsigned int nc, const union emit_val *rows,
 		       unsigned int nr)
 {
@@ -161,11 +173,11 @@ static void table_text(const struct emit_col *cols, unsigned int nc, const union
 			w[c] = n > w[c] ? n : w[c];
 		}
 	for (c = 0; c < nc; c++)
-		cell(cols[c].title, w[c], cols[c].kind == EMIT_STR, c + 1 == nc);
+		cell(cols[c].title, w[c], left_aligned(&cols[c]), c + 1 == nc);
 	for (r = 0; r < nr; r++)
 		for (c = 0; c < nc; c++)
 			cell(emit_format(buf, cols[c].kind, rows[r * nc + c]), w[c],
-			     cols[c].kind == EMIT_STR, c + 1 == nc);
+			     left_aligned(&cols[c]), c + 1 == nc);
 	free(w);
 }
 
@@ -224,13 +236,15 @@ void emit_note(struct emit *e, const char *fmt, ...)
 void emit_close(struct emit *e)
 {
 	if (e->root) {
-		json_dumpf(e->root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+		json_dumpf(e->root, stdout,
+			   JSON_REAL_PRECISION(12) | (e->one_line ? JSON_COMPACT : JSON_INDENT(2)));
 		putchar('\n');
 		json_decref(e->root);
 	}
 	free(e);
 	if (fflush(stdout) || ferror(stdout)) {
-		fputs("standard output cannot be written: disk full or closed?\n", stderr);
+		fprintf(stderr, "%s: standard output cannot be written: disk full or closed?\n",
+			program_invocation_short_name);
 		exit(1);
 	}
 }

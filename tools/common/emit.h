@@ -15,6 +15,7 @@
 
 enum emit_kind {
 	EMIT_STR,	/* left aligned */
+	EMIT_ID,	/* a number that names something: 12345, left aligned */
 	EMIT_COUNT,	/* 12,345 */
 	EMIT_BYTES,	/* 1.5 GiB; JSON: bytes */
 	EMIT_NS,	/* 1.2 ms; JSON: nanoseconds */
@@ -37,6 +38,7 @@ union emit_val {
 struct emit;
 
 struct emit *emit_open(bool json);
+void emit_one_line(struct emit *);	/* the JSON document, for streams of them */
 /* name: the JSON member; NULL only for the single table or record of a document. */
 void emit_table(struct emit *, const char *name, const struct emit_col *, unsigned int nr_cols,
 		const union emit_val *rows, unsigned int nr_rows);

@@ -21,7 +21,6 @@ static void child(const struct bench_env *env, int out)
 	dup2(out, STDERR_FILENO);
 	dup2(out, STDOUT_FILENO);
 	execl(env->kvd, env->kvd, "--device", "host:1G", "--socket", sock, (char *)NULL);
-	fprintf(stderr, "cannot run %s: %s\n", env->kvd, strerror(errno));
 	_exit(127);
 }
 
@@ -49,6 +48,11 @@ int bench_daemon_start(struct bench_env *env)
 	int out[2], err;
 
 	if (env->connect) {
+		if (strncmp(env->connect, "unix:", 5)) {
+			fprintf(stderr, "kvbench: --connect '%s': a daemon is unix:PATH\n",
+				env->connect);
+			return -EINVAL;
+		}
 		snprintf(env->spec, sizeof(env->spec), "%s", env->connect);
 		return 0;
 	}
@@ -63,7 +67,7 @@ int bench_daemon_start(struct bench_env *env)
 	close(out[1]);
 	err = env->daemon < 0 ? -errno : wait_ready(out[0]);
 	if (err) {
-		fprintf(stderr, "kvbench: kvd (%s) did not start: %s\n", env->kvd, strerror(-err));
+		fprintf(stderr, "kvbench: kvd ('%s') did not start: see --kvd\n", env->kvd);
 		bench_daemon_stop(env);
 		return err;
 	}

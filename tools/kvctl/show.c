@@ -40,7 +40,7 @@ static union emit_val value(const struct field *f, const char *record, char *tex
 		f->get(record, text, &v);
 		return v;
 	}
-	if (f->col.kind == EMIT_STR && f->bytes > 8) {
+	if (f->col.kind == EMIT_STR) {
 		v.s = record + f->offset;
 		return v;
 	}
@@ -49,10 +49,6 @@ static union emit_val value(const struct field *f, const char *record, char *tex
 		v.u = u;
 	} else {
 		memcpy(&v.u, record + f->offset, 8);
-	}
-	if (f->col.kind == EMIT_STR) { /* a number that names something: no thousands */
-		snprintf(text, TEXT_BYTES, "%llu", (unsigned long long)v.u);
-		v.s = text;
 	}
 	return v;
 }
@@ -92,7 +88,7 @@ static int show(int fd, uint32_t cmd, struct emit *e, const char *name, const st
 
 static const struct field status_fields[] = {
 	MEMBER(kv_admin_status, release, "Release", EMIT_STR),
-	MEMBER(kv_admin_status, pid, "Process", EMIT_STR),
+	MEMBER(kv_admin_status, pid, "Process", EMIT_ID),
 	MEMBER(kv_admin_status, socket, "Socket", EMIT_STR),
 	MEMBER(kv_admin_status, uptime_ns, "Up for", EMIT_NS),
 	MEMBER(kv_admin_status, nr_devices, "Devices", EMIT_COUNT),
@@ -160,10 +156,10 @@ static void engine_hits(const void *record, char *text, union emit_val *v)
 int kvctl_engines(int fd, struct emit *e, const char *name)
 {
 	static const struct field fields[] = {
-		MEMBER(kv_admin_engine, engine, "ENGINE", EMIT_STR),
+		MEMBER(kv_admin_engine, engine, "ENGINE", EMIT_ID),
 		MEMBER(kv_admin_engine, name, "NAME", EMIT_STR),
-		MEMBER(kv_admin_engine, pid, "PID", EMIT_STR),
-		MEMBER(kv_admin_engine, tenant_uid, "UID", EMIT_STR),
+		MEMBER(kv_admin_engine, pid, "PID", EMIT_ID),
+		MEMBER(kv_admin_engine, tenant_uid, "UID", EMIT_ID),
 		DERIVED("state", "STATE", EMIT_STR, engine_state),
 		MEMBER(kv_admin_engine, nr_members, "MEMBERS", EMIT_COUNT),
 		MEMBER(kv_admin_engine, age_ns, "AGE", EMIT_NS),
@@ -203,9 +199,9 @@ static void cache_hits(const void *record, char *text, union emit_val *v)
 int kvctl_caches(int fd, struct emit *e, const char *name)
 {
 	static const struct field fields[] = {
-		MEMBER(kv_admin_cache, cache, "CACHE", EMIT_STR),
+		MEMBER(kv_admin_cache, cache, "CACHE", EMIT_ID),
 		DERIVED("model_key", "MODEL KEY", EMIT_STR, cache_key),
-		MEMBER(kv_admin_cache, tenant_uid, "UID", EMIT_STR),
+		MEMBER(kv_admin_cache, tenant_uid, "UID", EMIT_ID),
 		MEMBER(kv_admin_cache, shared, "SHARED", EMIT_BOOL),
 		MEMBER(kv_admin_cache, nr_engines, "ENGINES", EMIT_COUNT),
 		MEMBER(kv_admin_cache, nr_groups, "GROUPS", EMIT_COUNT),

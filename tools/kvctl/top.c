@@ -47,6 +47,7 @@ static int screen(int fd, bool json, double seconds, struct kv_admin_counter **b
 	if (err)
 		return err;
 	e = emit_open(json);
+	emit_one_line(e);
 	if (!json && isatty(STDOUT_FILENO))
 		fputs("\033[H\033[2J", stdout);
 	if (!json)

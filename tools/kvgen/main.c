@@ -154,10 +154,15 @@ static int read_file(const char *path, char **text, size_t *len)
 		fprintf(stderr, "kvgen: prompt file '%s': %s\n", path, strerror(-err));
 	} else {
 		*len = fread(buf, 1, TOKENIZER_MAX_TEXT + 1, f);
-		if (ferror(f) || *len > TOKENIZER_MAX_TEXT) {
-			err = ferror(f) ? -EIO : -E2BIG;
-			fprintf(stderr, "kvgen: prompt file '%s': %s (at most %u bytes)\n", path,
-				strerror(-err), TOKENIZER_MAX_TEXT);
+		if (ferror(f)) {
+			err = -EIO;
+			fprintf(stderr, "kvgen: prompt file '%s' cannot be read: is it a file?\n",
+				path);
+		} else if (*len > TOKENIZER_MAX_TEXT) {
+			err = -E2BIG;
+			fprintf(stderr,
+				"kvgen: prompt file '%s' has more than %u bytes: shorten it\n",
+				path, TOKENIZER_MAX_TEXT);
 		}
 	}
 	if (f)
