@@ -9,30 +9,21 @@ for f in sbin/kvd bin/kvctl bin/kvgen bin/kvbench lib/libkv.so lib/libkv.so.0 li
 	lib/pkgconfig/libkv.pc include/kv/kv.h share/man/man1/kvctl.1 share/man/man8/kvd.8; do
 	verdict "installs $f" [ -e "$dir/stage/usr/$f" ]
 done
-cat >"$dir/hello.c" <<'C'
-#include <kv/kv.h>
-#include <stdio.h>
-int main(void)
-{
-	struct kv *kv;
-	struct kv_info info;
-
-	if (kv_open("embedded:host:16M", NULL, &kv) || kv_info(kv, &info))
-		return 1;
-	printf("%llu\n", (unsigned long long)info.pool_bytes);
-	kv_close(kv);
-	return 0;
-}
-C
 export PKG_CONFIG_PATH=$dir/stage/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$dir/stage
 cflags=$(pkg-config --cflags libkv) libs=$(pkg-config --libs libkv) static=$(pkg-config --static --libs libkv)
 # The sysroot is not applied to default directories.
-gcc -Wall -Werror $cflags -I"$dir/stage/usr/include" "$dir/hello.c" -o "$dir/hello" -L"$dir/stage/usr/lib" $libs
-verdict "links dynamically" [ "$(LD_LIBRARY_PATH=$dir/stage/usr/lib "$dir/hello")" = 16777216 ]
-g++ -Wall -Werror -I"$dir/stage/usr/include" -x c++ -fsyntax-only "$dir/hello.c"
+gcc -Wall -Werror $cflags -I"$dir/stage/usr/include" docs/example.c -o "$dir/hello" -L"$dir/stage/usr/lib" $libs
+example() { [[ $(LD_LIBRARY_PATH=$dir/stage/usr/lib "$@") =~ ^$want\ of\ 100 ]]; }
+want=0
+verdict "links dynamically" example "$dir/hello"
+echo '#include <kv/kv.h>' | g++ -Wall -Werror -I"$dir/stage/usr/include" -x c++ -fsyntax-only -
 verdict "headers are C++ too" [ $? = 0 ]
-gcc -I"$dir/stage/usr/include" "$dir/hello.c" -o "$dir/hello-static" "$dir/stage/usr/lib/libkv.a" ${static//-lkv/}
-verdict "links statically" [ "$("$dir/hello-static")" = 16777216 ]
+gcc -I"$dir/stage/usr/include" docs/example.c -o "$dir/hello-static" "$dir/stage/usr/lib/libkv.a" ${static//-lkv/}
+verdict "links statically" example "$dir/hello-static"
+start_kvd --device host:16M
+verdict "the example through kvd finds nothing at first" example "$dir/hello" "unix:$sock"
+want=99
+verdict "and its own prompt the second time" example "$dir/hello-static" "unix:$sock"
 LD_LIBRARY_PATH=$dir/stage/usr/lib "$dir/stage/usr/bin/kvgen" --model "$dir/stage/usr/share/kvd/stories-mha.kvm" -n 20 >"$dir/out"
 verdict "installed kvgen runs" [ -s "$dir/out" ]
 exit $bad
