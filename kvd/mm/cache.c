@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "reclaim.h"
 
 #define MAX_PAGE_BYTES	(1ull << 40)
 

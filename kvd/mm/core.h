@@ -104,6 +104,11 @@ static inline struct slab *slab_of(const struct mm *mm, const struct extent *x)
 	return &bind_at(mm, x->bind)->slab[x->group];
 }
 
+static inline uint64_t core_less(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
 static inline uint64_t core_mix(uint64_t z)
 {
 	z += 0x9e3779b97f4a7c15ull;

@@ -2,7 +2,7 @@
 #include "cache.h"
 #include "core.h"
 #include "event.h"
-#include "lru.h"
+#include "reclaim.h"
 
 enum verdict {
 	GRANTED,
@@ -29,11 +29,6 @@ static struct slab *slab(const struct mm *mm, const struct want *w)
 	return &bind_at(mm, w->bind)->slab[w->group];
 }
 
-static uint32_t ready(const struct slab *s)
-{
-	return s->nr[FRAME_FREE] + s->nr[FRAME_COLD];
-}
-
 /* What orphans of the same cache and group could give: at once, and by eviction. */
 static void count_orphans(const struct mm *mm, const struct want *w, uint64_t *easy, uint64_t *more)
 {
@@ -57,181 +52,11 @@ static void count_orphans(const struct mm *mm, const struct want *w, uint64_t *e
 
 static enum verdict grant(struct mm *mm, const struct want *w)
 {
-	while (ready(slab(mm, w)) < w->nr)
+	while (slab_ready(slab(mm, w)) < w->nr)
 		MM_ASSERT(slab_adopt(mm, w->bind, w->group, false));
 	slab_strip_cold(mm, w->bind, w->group, w->nr);
 	slab_grant(mm, w->bind, w->group, w->nr, w->ids);
 	return GRANTED;
-}
-
-/* ---- own and orphaned cached pages --------------------------------------------------------- */
-
-/* A node with a frame in this slab may be homed elsewhere, so the LRU alone may not be enough. */
-static uint32_t unpinned_in(const struct mm *mm, const struct slab *s)
-{
-	for (uint32_t k = 1; k <= SLAB_FULL; k++)
-		for (uint32_t e = s->bucket[k].head; e; e = extent_at(mm, e)->bucket_link.next) {
-			const struct extent *x = extent_at(mm, e);
-
-			if (x->nr[FRAME_CACHED] == x->nr_pinned)
-				continue;
-			for (uint32_t f = x->frames[FRAME_CACHED].head; f;
-			     f = frame_at(mm, f)->link.next)
-				if (!node_at(mm, frame_at(mm, f)->node)->pins)
-					return frame_at(mm, f)->node;
-		}
-	return NIL;
-}
-
-/* Evicts until nr pages are ready; the caller has counted that they can be. False: the budget is
- * spent. */
-static bool reclaim(struct mm *mm, const struct want *w)
-{
-	struct slab *s = slab(mm, w);
-	uint32_t budget = EVICT_BUDGET;
-
-	while (ready(s) < w->nr && slab_adopt(mm, w->bind, w->group, false))
-		;
-	while (ready(s) < w->nr && budget) {
-		uint32_t n = slab_reclaimable(s) ? lru_coldest(mm, w->bind) : NIL;
-
-		if (!n && slab_reclaimable(s))
-			n = unpinned_in(mm, s);
-		if (n)
-			node_evict(mm, n, &budget);
-		else
-			MM_ASSERT(slab_adopt(mm, w->bind, w->group, true));
-	}
-	return ready(s) >= w->nr;
-}
-
-/* ---- whole extents of others --------------------------------------------------------------- */
-
-struct shortage {
-	uint64_t bytes[MM_MAX_DEVICES];
-	uint32_t slots;
-	uint32_t from, to, nr_inside;	/* frames to clear for a block, extents in the way */
-	bool hopeless;
-};
-
-static bool any_short(const struct mm *mm, const struct shortage *s)
-{
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (s->bytes[d])
-			return true;
-	return s->slots || s->nr_inside;
-}
-
-static uint64_t less(uint64_t a, uint64_t b)
-{
-	return a > b ? a - b : 0;
-}
-
-/* May x be taken for w? Not when its pages have been counted as reclaimable already, nor when an
- * allocation before w in the queue is collecting extents in that slab. */
-static bool may_take(const struct mm *mm, const struct want *w, const struct extent *x)
-{
-	const struct slab *s = slab_of(mm, x);
-
-	if (!x->on_take || (x->bind == w->bind && x->group == w->group))
-		return false;
-	return !s->waiters.head || pending_at(mm, s->waiters.head)->seq >= w->seq;
-}
-
-static bool inside(const struct extent *x, const struct shortage *s)
-{
-	return x->base >= s->from && x->base < s->to;
-}
-
-/* The frames are fragmented: looks for an aligned block that taking extents would clear. */
-static void find_block(const struct mm *mm, const struct want *w, struct shortage *s)
-{
-	uint32_t order = cache_at(mm, w->cache)->order[w->group];
-
-	for (uint32_t t = mm->takeable.head; t; t = extent_at(mm, t)->take_link.next) {
-		s->from = ((extent_at(mm, t)->base - 1) >> order << order) + 1;
-		s->to = s->from + (1u << order);
-		if (s->to - 1 > mm->cfg.max_frames)
-			continue;
-		s->nr_inside = 0;
-		for (uint32_t e = pool_next(mm, &mm->extents, 0); e;
-		     e = pool_next(mm, &mm->extents, e)) {
-			const struct extent *x = extent_at(mm, e);
-			bool over = x->base < s->to && x->base + extent_pages(x) > s->from;
-
-			if (over && !may_take(mm, w, x)) {
-				s->nr_inside = 0;
-				break;
-			}
-			/* A larger one begins before the block. */
-			s->from = over && x->base < s->from ? x->base : s->from;
-			s->nr_inside += over;
-		}
-		if (s->nr_inside)
-			return;
-	}
-	s->hopeless = true;
-}
-
-static struct shortage shortage_of(const struct mm *mm, const struct want *w, uint32_t nr_extents)
-{
-	const struct cache *c = cache_at(mm, w->cache);
-	uint32_t slots = mm->extents.max - mm->extents.nr_used + mm->nr_leaving;
-	struct shortage s = { .slots = (uint32_t)less(nr_extents, slots) };
-
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		s.bytes[d] = less(c->need[w->group][d] * nr_extents + mm->device[d].extent_bytes +
-				  mm->device[d].reserved_bytes,
-				  mm->cfg.device[d].pool_bytes + mm->device[d].leaving_bytes);
-	/* Frames on their way out may merge into a block, or not: then there is a next time. */
-	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
-		find_block(mm, w, &s);
-	return s;
-}
-
-/* Would retiring x help? Then it is taken off the shortage. */
-static bool helps(const struct mm *mm, const struct want *w, const struct extent *x,
-		  struct shortage *s)
-{
-	const struct cache *c = cache_at(mm, x->cache);
-	bool in = s->nr_inside && inside(x, s), help = s->slots || in;
-
-	if (!may_take(mm, w, x))
-		return false;
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		help = help || (s->bytes[d] && c->need[x->group][d]);
-	if (!help)
-		return false;
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		s->bytes[d] = less(s->bytes[d], c->need[x->group][d]);
-	s->slots -= s->slots != 0;
-	s->nr_inside -= in;
-	return true;
-}
-
-/* Retires the coldest extents nobody holds on to, if they are enough. True: room is on its way. */
-static bool take_extents(struct mm *mm, const struct want *w, uint32_t nr_extents)
-{
-	struct shortage s = shortage_of(mm, w, nr_extents), left = s;
-	uint32_t next;
-
-	for (uint32_t e = mm->takeable.head; e && any_short(mm, &left);
-	     e = extent_at(mm, e)->take_link.next)
-		helps(mm, w, extent_at(mm, e), &left);
-	if (any_short(mm, &left) || s.hopeless)
-		return false;
-	for (uint32_t e = mm->takeable.head; e && any_short(mm, &s); e = next) {
-		struct extent *x = extent_at(mm, e);
-
-		if (helps(mm, w, x, &s)) {
-			extent_evict(mm, e);
-			next = x->take_link.next;	/* evicting may have moved neighbours */
-			extent_retire(mm, e);
-		} else {
-			next = x->take_link.next;
-		}
-	}
-	return mm->nr_leaving != 0;
 }
 
 /* ---- asking others ------------------------------------------------------------------------- */
@@ -309,7 +134,7 @@ static enum verdict wait_pool(struct mm *mm, struct want *w, uint64_t missing)
 	if (mm->extents.max - mm->extents.nr_used < extents ||
 	    !buddy_fits(&mm->frame_buddy, c->order[w->group]))
 		w->bars = UINT32_MAX;
-	coming = take_extents(mm, w, extents) || leaving_on(mm, c->device_mask);
+	coming = reclaim_extents(mm, &(struct reclaim){ w->bind, w->group, w->seq }, extents) || leaving_on(mm, c->device_mask);
 	return press(mm, w, extents) || coming ? WAIT_POOL : REFUSED;
 }
 
@@ -317,7 +142,7 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 {
 	struct slab *s = slab(mm, w);
 	const struct cache *c = cache_at(mm, w->cache);
-	uint64_t easy = ready(s), more = slab_reclaimable(s), ahead, missing;
+	uint64_t easy = slab_ready(s), more = slab_reclaimable(s), ahead, missing;
 	uint32_t want_extents, can = 0;
 
 	if (easy >= w->nr)
@@ -325,26 +150,26 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	count_orphans(mm, w, &easy, &more);
 	if (easy >= w->nr)
 		return grant(mm, w);
-	ahead = less(easy + s->nr_coming, w->claimed);
+	ahead = core_less(easy + s->nr_coming, w->claimed);
 	if (ahead >= w->nr && w->may_wait)
 		return WAIT_CREATE;
-	want_extents = extents_for(less(w->nr, ahead), c, w->group);
+	want_extents = extents_for(core_less(w->nr, ahead), c, w->group);
 	if (!w->barred && !w->create_error && w->may_wait)
 		can = extent_creatable(mm, w->cache, w->group, want_extents, rp);
 	/* New memory first, all there is, if with the cached pages it will do. */
 	if (can && ahead + more + ((uint64_t)can << c->order[w->group]) >= w->nr)
 		return create(mm, w, can);
-	if (w->may_wait && ahead > less(easy, w->claimed) && ahead + more >= w->nr)
+	if (w->may_wait && ahead > core_less(easy, w->claimed) && ahead + more >= w->nr)
 		return WAIT_CREATE;	/* more of it is coming */
 	if (easy + more >= w->nr) {
-		if (reclaim(mm, w))
+		if (reclaim_pages(mm, w->bind, w->group, w->nr))
 			return grant(mm, w);
 		mm->more = true;
 		mm->queue.left = 0;
 		pending_wake(mm, w->bind, w->group);
 		return w->may_wait ? WAIT_CREATE : REFUSED;
 	}
-	missing = less(w->nr, ahead + more);
+	missing = core_less(w->nr, ahead + more);
 	return wait_pool(mm, w, missing);
 }
 

@@ -33,7 +33,6 @@
 #include "mm.h"
 #include "pool.h"
 
-#define EVICT_BUDGET	65536u
 #define PENDING_BUDGET	128u
 
 struct slab;

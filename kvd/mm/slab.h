@@ -70,6 +70,12 @@ static inline uint32_t slab_reclaimable(const struct slab *s)
 	return s->nr[FRAME_CACHED] - s->nr_pinned;
 }
 
+/* Pages that can be granted at once. */
+static inline uint32_t slab_ready(const struct slab *s)
+{
+	return s->nr[FRAME_FREE] + s->nr[FRAME_COLD];
+}
+
 int slab_op_free(struct mm *, const struct mm_request *, struct mm_reply *);
 
 #endif

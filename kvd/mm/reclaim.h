@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reclaim - room made by taking cached pages: of the own slab, or whole extents of others
+ *
+ * Model:      reclaim_pages evicts within a slab and its orphans until an allocation fits.
+ *             reclaim_extents retires extents nothing holds on to, of anybody, coldest first.
+ * Invariants: nothing leased, held or quarantined is taken; leaves go before parents; extents are
+ *             taken only if together they are enough.
+ * Cost:       O(1) a page; extents O(extents).      Limits: EVICT_BUDGET nodes a call.
+ * See:        pending.h (when it is called), policy of eviction in lru.h.
+ */
+#ifndef MM_RECLAIM_H
+#define MM_RECLAIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define EVICT_BUDGET	65536u
+
+struct mm;
+
+/* For whom: an allocation of this slab, at this place of the queue (pending.h). */
+struct reclaim {
+	uint32_t bind, group;
+	uint64_t seq;
+};
+
+/* Evicts until nr pages are ready; the caller has counted that they can be. False: the budget is
+ * spent. */
+bool reclaim_pages(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
+/* Retires extents, if they are enough for nr_extents more. True: room is on its way. */
+bool reclaim_extents(struct mm *, const struct reclaim *, uint32_t nr_extents);
+
+#endif
