@@ -109,7 +109,8 @@ struct kv_shm_header {
 
 enum kv_op {
 	KV_OP_NOP = 0,
-	KV_OP_CACHE_OPEN,  /* in: struct kv_cache_desc -> cqe.id cache; out: struct kv_cache_geom */
+	KV_OP_CACHE_OPEN,  /* nr min_pages promised of every group (0: none), in: struct
+			    * kv_cache_desc -> cqe.id cache; out: struct kv_cache_geom */
 	KV_OP_CACHE_CLOSE, /* cache */
 	KV_OP_ALLOC,	   /* cache, group, nr (pages), arg deadline_ms -> out: u64 ids[nr] */
 	KV_OP_FREE,	   /* in: u64 ids[nr] */
@@ -121,7 +122,7 @@ enum kv_op {
 	KV_OP_RESUME,	   /* id park -> as LOOKUP */
 	KV_OP_UNPARK,	   /* id park */
 	KV_OP_DROP_HEAD,   /* id lease, group, nr depth_pages */
-	KV_OP_RESERVE,	   /* id device, arg bytes (absolute; 0 gives back) */
+	KV_OP_RESERVE,	   /* id device, group what, arg bytes (absolute; 0 gives back) */
 	KV_OP_UNIMPORT,	   /* id extent, nr shard: I have unmapped it */
 	KV_OP_EVENTS,	   /* -> out: struct kv_event[], cqe.id count; clears KV_EVENT_PENDING */
 	KV_OP_PRESSURE_ACK, /* id seq, arg bytes given back */
@@ -226,6 +227,16 @@ struct kv_commit_in {
 	uint32_t nr_tokens, nr_pages, nr_groups, nr_keys;
 };
 
+/* HINT: what the engine knows of the future of pages [from_page, to_page) of the chain of a lease;
+ * to_page 0: to the end. Advice only. */
+struct kv_hint_in {
+	uint32_t from_page, to_page;
+	uint32_t priority;		/* 0 low, 1 normal, 2 high */
+	uint32_t reuse_ms;		/* expected next use, from now; 0: not known */
+	uint32_t ttl_ms;		/* of no use after; 0: no end */
+	uint32_t reserved;
+};
+
 struct kv_event {
 	uint32_t kind;			/* 1 retire, 2 pressure, 3 vacate */
 	uint32_t extent, seq, reserved;
@@ -250,6 +261,7 @@ KV_ABI_ASSERT(struct kv_cqe, 64);
 KV_ABI_ASSERT(struct kv_cache_desc, 80 + 8 * 16 + 16 * 72);
 KV_ABI_ASSERT(struct kv_cache_geom, 32 + 1024);
 KV_ABI_ASSERT(struct kv_match_out, 24 + 64);
+KV_ABI_ASSERT(struct kv_hint_in, 24);
 KV_ABI_ASSERT(struct kv_event, 32);
 KV_ABI_ASSERT(struct kv_stat, 96);
 

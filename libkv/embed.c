@@ -222,7 +222,7 @@ static int start_exec(struct embed *e, uint64_t pool_bytes)
 
 static int attach(struct kv *kv, struct embed *e)
 {
-	struct mm_request req = { .op = MM_ENGINE_ATTACH, .attach = { .tenant_uid = getuid() } };
+	struct mm_request req = { .op = MM_ENGINE_ATTACH, .attach = { .tenant = getuid() } };
 	struct mm_reply reply;
 	int rc = submit_plain(e, &req, &reply);
 

@@ -261,7 +261,7 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 {
 	const struct tenant *t = tenant_at(mm, tenant);
 	uint32_t refs = 0;
-	uint64_t sum = 0;
+	uint64_t sum[MM_MAX_DEVICES] = { 0 };
 
 	EACH(c, t->caches, cache_at, tenant_link)
 		MM_ASSERT(cache_at(mm, c)->tenant == tenant);
@@ -274,10 +274,12 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 		const struct cache *c = cache_at(mm, x->cache);
 
 		for (uint32_t s = 0; s < c->desc.nr_shards && c->tenant == tenant; s++)
-			sum += !(x->charged & 1u << s) ? 0 :
-			       c->extent_bytes[x->group][s];
+			sum[c->desc.shard[s].device] += !(x->charged & 1u << s) ? 0 :
+							c->extent_bytes[x->group][s];
 	}
-	MM_ASSERT(refs == t->nr_refs && refs && sum == t->charge_bytes);
+	MM_ASSERT(refs == t->nr_refs && refs);
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
+		MM_ASSERT(sum[d] == t->charge[d] && t->charge[d] <= t->peak[d]);
 }
 
 /* What is at hand is enough for none that waits, and who waits for an extent has one coming. */

@@ -23,6 +23,7 @@
 #include "key.h"
 #include "lease.h"
 #include "list.h"
+#include "memcg.h"
 #include "mm.h"
 #include "node.h"
 #include "park.h"

@@ -53,6 +53,12 @@ static uint64_t add_extent(const struct mm *mm, uint64_t h, uint32_t ext)
 	return h;
 }
 
+static uint64_t add_tenant(const struct tenant *t, uint64_t h)
+{
+	h = add_bytes(add(h, t->key), t->limit, sizeof(t->limit));
+	return add_bytes(h, t->charge, sizeof(t->charge));
+}
+
 static uint64_t add_engines(const struct mm *mm, uint64_t h)
 {
 	for (uint32_t i = pool_next(mm, &mm->engines, 0); i; i = pool_next(mm, &mm->engines, i)) {
@@ -67,7 +73,7 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 		h = add(h, (uint64_t)pool_id(mm, &mm->members, i) << 32 |
 			   member_at(mm, i)->engine << 1 | member_at(mm, i)->on_notify);
 	for (uint32_t i = pool_next(mm, &mm->tenants, 0); i; i = pool_next(mm, &mm->tenants, i))
-		h = add(add(h, tenant_at(mm, i)->uid), tenant_at(mm, i)->charge_bytes);
+		h = add_tenant(tenant_at(mm, i), h);
 	return h;
 }
 

@@ -4,25 +4,6 @@
 #include "event.h"
 #include "import.h"
 
-/* ---- tenants ------------------------------------------------------------------------------- */
-
-static uint32_t tenant_find(const struct mm *mm, uint32_t uid)
-{
-	uint32_t t = pool_next(mm, &mm->tenants, 0);
-
-	while (t && tenant_at(mm, t)->uid != uid)
-		t = pool_next(mm, &mm->tenants, t);
-	return t;
-}
-
-void tenant_put(struct mm *mm, uint32_t tenant)
-{
-	if (--tenant_at(mm, tenant)->nr_refs)
-		return;
-	MM_ASSERT(!tenant_at(mm, tenant)->charge_bytes);
-	pool_put(mm, &mm->tenants, tenant);
-}
-
 /* ---- attaching ----------------------------------------------------------------------------- */
 
 uint32_t engine_find(struct mm *mm, uint32_t id, struct mm_reply *rp, int *err)
@@ -51,7 +32,7 @@ static uint32_t add_member(struct mm *mm, uint32_t engine)
 
 int engine_op_attach(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
 {
-	uint32_t tenant = tenant_find(mm, rq->attach.tenant_uid), engine;
+	uint32_t tenant = tenant_find(mm, rq->attach.tenant), engine;
 
 	if (pool_full(&mm->engines))
 		return reply_table_full(rp, mm, max_engines);
@@ -62,10 +43,8 @@ int engine_op_attach(struct mm *mm, const struct mm_request *rq, struct mm_reply
 
 		return cache_clear_tenant(mm) ? -EAGAIN : err;
 	}
-	if (!tenant) {
-		tenant = pool_get(mm, &mm->tenants);
-		tenant_at(mm, tenant)->uid = rq->attach.tenant_uid;
-	}
+	if (!tenant)
+		tenant = tenant_create(mm, rq->attach.tenant);
 	tenant_at(mm, tenant)->nr_refs++;
 	engine = pool_get(mm, &mm->engines);
 	engine_at(mm, engine)->tenant = tenant;

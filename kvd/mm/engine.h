@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine - engines, their member processes, and the tenants they belong to
+/* engine - engines, and their member processes
  *
  * Model:      attached --FENCE or first MEMBER_GONE--> fenced --last MEMBER_GONE--> draining
  *             --scrubs done--> gone. Fenced: leases, parks and waiting allocations are dropped,
  *             HELD pages QUARANTINED. Draining: imports are gone, pages are scrubbed and freed;
  *             then extents are orphaned or retired, reservations returned, the id freed.
  * Invariants: a member belongs to a living engine; an engine without members is fenced; a fenced
- *             one has no lease, park or waiting allocation. A tenant exists while an engine, cache
- *             or extent refers to it, its charge is the sum of its extents.
+ *             one has no lease, park or waiting allocation.
  * Ownership:  engine.c; the notify queue is event.c's.
  * Cost:       fence O(what the engine has).
  * Limits:     max_tenants, max_engines, max_members.
@@ -22,13 +21,6 @@
 #include "list.h"
 #include "mm.h"
 #include "pool.h"
-
-struct tenant {
-	struct pool_obj obj;
-	uint32_t uid, nr_refs;
-	uint64_t max_bytes, charge_bytes;	/* max 0: none */
-	struct list caches;
-};
 
 struct pressure {
 	uint32_t seq, acked;
@@ -57,7 +49,6 @@ struct member {
 /* A living, unfenced engine; 0 with the error in *err and the reply. */
 uint32_t engine_find(struct mm *, uint32_t id, struct mm_reply *, int *err);
 void engine_drained(struct mm *, uint32_t engine);	/* a scrub ended: is it gone now? */
-void tenant_put(struct mm *, uint32_t tenant);
 
 int engine_op_attach(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_member(struct mm *, const struct mm_request *, struct mm_reply *);

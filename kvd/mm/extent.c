@@ -33,20 +33,10 @@ uint64_t extent_shard_bytes(const struct mm *mm, const struct extent *x, uint32_
 
 /* ---- budgets ------------------------------------------------------------------------------- */
 
-static uint64_t charge_of(const struct cache *c, uint32_t group)
-{
-	uint64_t sum = 0;
-
-	for (uint32_t s = 0; s < c->desc.nr_shards; s++)
-		sum += c->extent_bytes[group][s];
-	return sum;
-}
-
 uint32_t extent_creatable(const struct mm *mm, uint32_t cache, uint32_t group, uint32_t nr,
 			  struct mm_reply *why)
 {
 	const struct cache *c = cache_at(mm, cache);
-	const struct tenant *t = tenant_at(mm, c->tenant);
 	uint32_t can = nr, slots = mm->extents.max - mm->extents.nr_used;
 
 	if (slots < can) {
@@ -68,12 +58,13 @@ uint32_t extent_creatable(const struct mm *mm, uint32_t cache, uint32_t group, u
 			can = (uint32_t)(room / want);
 		}
 	}
-	if (t->max_bytes) {
-		uint64_t want = charge_of(c, group);
-		uint64_t room = t->charge_bytes < t->max_bytes ? t->max_bytes - t->charge_bytes : 0;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t want = c->need[group][d], room = memcg_room(mm, c->tenant, d);
 
-		if (room / want < can) {
-			reply_error(why, -EDQUOT, MM_TENANT_MAX, t->max_bytes, t->charge_bytes);
+		if (want && room / want < can) {
+			reply_error(why, -EDQUOT, MM_TENANT_MAX,
+				    tenant_at(mm, c->tenant)->limit[d].max_bytes,
+				    tenant_at(mm, c->tenant)->charge[d]);
 			can = (uint32_t)(room / want);
 		}
 	}
@@ -85,8 +76,7 @@ static void charge(struct mm *mm, struct extent *x)
 	struct cache *c = cache_at(mm, x->cache);
 
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		mm->device[d].extent_bytes += c->need[x->group][d];
-	tenant_at(mm, c->tenant)->charge_bytes += charge_of(c, x->group);
+		memcg_charge(mm, c->tenant, d, c->need[x->group][d]);
 	c->nr_extents++;
 	x->charged = all_shards(mm, x);
 }
@@ -102,9 +92,8 @@ static void uncharge(struct mm *mm, struct extent *x, uint16_t shards)
 
 		if (!(shards & x->charged & 1u << s))
 			continue;
-		dev->extent_bytes -= bytes;
 		dev->leaving_bytes -= x->leaving ? bytes : 0;
-		tenant_at(mm, c->tenant)->charge_bytes -= bytes;
+		memcg_uncharge(mm, c->tenant, c->desc.shard[s].device, bytes);
 	}
 	x->charged &= (uint16_t)~shards;
 	mm->dirty = true;

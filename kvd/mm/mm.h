@@ -54,6 +54,9 @@ struct mm_device_config {
 	uint64_t extent_bytes;		/* target size of an extent (64 MiB by default) */
 	uint64_t extent_align;		/* sizes are rounded up to this (2 MiB) */
 	bool scrub;			/* scrub frames before another engine gets them */
+	/* Free bytes: below low background reclaim starts and goes on until high; the last min are
+	 * for tenants below their own min only. All 0: no background reclaim. */
+	uint64_t wmark_min_bytes, wmark_low_bytes, wmark_high_bytes;
 };
 
 /* max_caches, max_leases, max_parks, max_keys, max_pending are shared by all engines: one may take
@@ -79,6 +82,16 @@ struct mm_config {
 	uint32_t max_pending;		/* allocations waiting */
 	uint64_t max_tokens;		/* token ids stored behind nodes */
 	uint32_t batch_pages;		/* most pages one request may name or be granted */
+	uint32_t max_shadows;		/* evicted pages remembered, for refaults; 0: none */
+	uint32_t policy;		/* enum mm_policy */
+	uint64_t answer_ns;	/* how long an engine has to answer pressure and vacate events */
+	uint64_t idle_ns;	/* an engine that asked nothing for so long is packed; 0: never */
+};
+
+enum mm_policy {
+	MM_POLICY_LRU,
+	MM_POLICY_GITTINS,		/* worth of keeping a page, learnt: policy.h */
+	MM_NR_POLICIES,
 };
 
 /* ---- requests ------------------------------------------------------------------------------ */
@@ -109,6 +122,8 @@ enum mm_op {
 	MM_PRESSURE_ACK,	/* engine: answered pressure seq */
 	MM_VACATE_ACK,		/* engine: left an extent it was asked to leave */
 	MM_STAT,		/* engine: its own numbers */
+	MM_TENANT_SET,		/* limits of a tenant on one device or all; makes the tenant */
+	MM_HINT,		/* lease: what the engine knows about the future of its pages */
 	MM_NR_OPS,
 };
 
@@ -146,6 +161,34 @@ struct mm_page_key {
 	uint8_t digest[MM_KEY_BYTES];
 };
 
+#define MM_ALL_DEVICES		UINT32_MAX
+#define MM_NO_LIMIT		UINT64_MAX
+
+/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max.
+ *   min   never reclaimed below; the mins of all tenants fit the pool together
+ *   low   not reclaimed below while another tenant above its low has something to take
+ *   high  above it own cached pages go before more is taken, and the engines are pressed
+ *   max   never exceeded by a new extent; lowered below the charge, the tenant is shrunk */
+struct mm_limits {
+	uint64_t min_bytes, low_bytes, high_bytes, max_bytes;
+};
+
+enum mm_oom_action {
+	MM_OOM_NONE,		/* what stays above max is charged and reported */
+	MM_OOM_KILL,	/* past the deadline the engine that holds most is fenced and killed */
+};
+
+/* What a reservation is for; each kind is absolute and apart from the others. */
+enum mm_reserve { MM_RESERVE_WEIGHTS, MM_RESERVE_ACTIVATIONS, MM_RESERVE_OTHER, MM_NR_RESERVES };
+
+/* Pages [from, to) of a lease's chain. Advice: it changes what is evicted first, nothing else. */
+struct mm_hint {
+	uint32_t from_page, to_page;	/* to_page 0: to the end */
+	uint32_t priority;		/* 0 low, 1 normal, 2 high */
+	uint32_t reuse_ms;		/* expected next use, from now; 0: not known */
+	uint32_t ttl_ms;		/* of no use after; 0: no end */
+};
+
 #define MM_COMMIT_PARTIAL	1u	/* the last page is partial and its writer gives it up */
 #define MM_LOOKUP_ADOPT		2u /* take over an unshared partial tail instead of copying it */
 
@@ -156,8 +199,11 @@ struct mm_request {
 	uint32_t engine, member, cache, group;
 	union {
 		/* ENGINE_ATTACH; MEMBER_ATTACH uses engine */
-		struct { uint32_t tenant_uid; } attach;
-		struct { const struct mm_cache_desc *desc; } open;
+		struct { uint32_t tenant; } attach;	/* the caller's number for it */
+		struct { uint32_t tenant, device, oom_action; struct mm_limits limits; } tenant;
+		/* min_pages of every group are promised: the pool keeps room for them, or -ENOMEM,
+		 * -EDQUOT. Asked again for an open cache: a new promise. */
+		struct { const struct mm_cache_desc *desc; uint32_t min_pages; } open;
 		struct { uint32_t extent, shard; } map;		/* IMPORT, UNIMPORT */
 		struct { uint32_t nr_pages; uint64_t deadline_ns; } alloc; /* 0: fail at once */
 		struct { const uint64_t *pages; uint32_t nr_pages; } free;
@@ -180,7 +226,8 @@ struct mm_request {
 		struct { uint32_t lease, depth_pages; } lease;
 		struct { const uint32_t *leases; uint32_t nr_leases; } unlease;
 		struct { uint32_t lease, park; } park;		/* PARK, RESUME, UNPARK */
-		struct { uint32_t device; uint64_t bytes; } reserve;
+		struct { uint32_t device, what; uint64_t bytes; } reserve;
+		struct { uint32_t lease; struct mm_hint hint; } hint;
 		struct { uint32_t extent; uint32_t seq; uint64_t bytes; } ack;
 	};
 };
@@ -254,6 +301,8 @@ enum mm_effect_kind {
 	MM_EFFECT_DESTROY,	/* complete when the device has it back */
 	MM_EFFECT_SCRUB,	/* slots [slot, slot + nr_slots) of (extent, shard); complete */
 	MM_EFFECT_NOTIFY,	/* member has events; no completion */
+	MM_EFFECT_MOVE,		/* copy slot of (extent, shard) to to_slot of to_extent; complete */
+	MM_EFFECT_KILL,		/* every process of engine; no completion, MM_MEMBER_GONE follows */
 };
 
 struct mm_effect {
@@ -261,6 +310,8 @@ struct mm_effect {
 	enum mm_effect_kind kind;
 	uint32_t extent, shard, device, member;
 	uint32_t slot, nr_slots;
+	uint32_t to_extent, to_slot;	/* MOVE */
+	uint32_t engine;		/* KILL: id */
 	uint64_t bytes;		/* CREATE, SCRUB: of the extent; page_bytes gives the stride */
 	uint64_t page_bytes;
 };

@@ -123,6 +123,7 @@ static enum verdict wait_pool(struct mm *mm, struct want *w, uint64_t missing)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t extents = extents_for(missing, c, w->group);
+	struct reclaim take = { w->bind, w->group, w->seq };
 	bool coming;
 
 	if (!w->may_wait || w->deadline_ns <= mm->now_ns || w->create_error)
@@ -134,7 +135,7 @@ static enum verdict wait_pool(struct mm *mm, struct want *w, uint64_t missing)
 	if (mm->extents.max - mm->extents.nr_used < extents ||
 	    !buddy_fits(&mm->frame_buddy, c->order[w->group]))
 		w->bars = UINT32_MAX;
-	coming = reclaim_extents(mm, &(struct reclaim){ w->bind, w->group, w->seq }, extents) || leaving_on(mm, c->device_mask);
+	coming = reclaim_extents(mm, &take, extents) || leaving_on(mm, c->device_mask);
 	return press(mm, w, extents) || coming ? WAIT_POOL : REFUSED;
 }
 

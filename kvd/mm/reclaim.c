@@ -106,16 +106,17 @@ static void find_block(const struct mm *mm, const struct reclaim *w, struct shor
 	s->hopeless = true;
 }
 
-static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w, uint32_t nr_extents)
+static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
+				   uint32_t nr_extents)
 {
 	const struct cache *c = cache_at(mm, bind_at(mm, w->bind)->cache);
 	uint32_t slots = mm->extents.max - mm->extents.nr_used + mm->nr_leaving;
 	struct shortage s = { .slots = (uint32_t)core_less(nr_extents, slots) };
 
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		s.bytes[d] = core_less(c->need[w->group][d] * nr_extents + mm->device[d].extent_bytes +
-				  mm->device[d].reserved_bytes,
-				  mm->cfg.device[d].pool_bytes + mm->device[d].leaving_bytes);
+		s.bytes[d] = core_less(c->need[w->group][d] * nr_extents +
+				       mm->device[d].extent_bytes + mm->device[d].reserved_bytes,
+				       mm->cfg.device[d].pool_bytes + mm->device[d].leaving_bytes);
 	/* Frames on their way out may merge into a block, or not: then there is a next time. */
 	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
 		find_block(mm, w, &s);

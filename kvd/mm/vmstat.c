@@ -77,7 +77,7 @@ bool mm_next_engine(const struct mm *mm, uint32_t *id, struct mm_engine_info *in
 		return false;
 	*id = pool_id(mm, &mm->engines, engine);
 	*info = (struct mm_engine_info){
-		.engine = *id, .tenant_uid = tenant_at(mm, e->tenant)->uid,
+		.engine = *id, .tenant_uid = tenant_at(mm, e->tenant)->key,
 		.nr_members = e->members.nr, .fenced = e->fenced,
 		.nr_leases = e->leases.nr, .nr_parks = e->parks.nr,
 		.allocs = e->allocs, .frees = e->frees, .commits = e->commits,
@@ -113,7 +113,7 @@ bool mm_next_cache(const struct mm *mm, uint32_t *id, struct mm_cache_info *info
 		return false;
 	*id = pool_id(mm, &mm->caches, cache);
 	*info = (struct mm_cache_info){
-		.cache = *id, .tenant_uid = tenant_at(mm, c->tenant)->uid,
+		.cache = *id, .tenant_uid = tenant_at(mm, c->tenant)->key,
 		.nr_engines = c->binds.nr, .page_tokens = c->desc.page_tokens,
 		.nr_groups = c->desc.nr_groups, .nr_shards = c->desc.nr_shards,
 		.nr_extents = c->nr_extents, .shared = c->shared,

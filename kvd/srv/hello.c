@@ -139,7 +139,7 @@ static bool engine_lives(const struct session *me)
 
 static void attach(struct session *s, const struct kv_msg_hello *h)
 {
-	struct mm_request req = { .op = MM_ENGINE_ATTACH, .attach.tenant_uid = s->peer.uid };
+	struct mm_request req = { .op = MM_ENGINE_ATTACH, .attach.tenant = s->peer.uid };
 
 	s->client.lead = !(h->flags & KV_HELLO_MEMBER);
 	if (!s->client.lead) {

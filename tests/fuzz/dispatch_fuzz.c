@@ -410,7 +410,7 @@ static void attach(struct world *w, uint32_t client)
 		req.op = MM_MEMBER_ATTACH;
 		req.engine = w->client[0].engine;
 	} else {
-		req.attach.tenant_uid = 1000 + w->tenant[client];
+		req.attach.tenant = 1000 + w->tenant[client];
 	}
 	r = raw(w, req);
 	if (r.result) {				/* the dead wait for the device to scrub */

@@ -340,7 +340,7 @@ static void fuzz_plain(struct fuzz *f, struct mm_request *r)
 
 	switch (r->op) {
 	case MM_ENGINE_ATTACH:
-		r->attach.tenant_uid = b % 4;
+		r->attach.tenant = b % 4;
 		break;
 	case MM_IMPORT:
 	case MM_UNIMPORT:

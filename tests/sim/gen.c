@@ -99,7 +99,7 @@ static void gen_attach(struct sim *s)
 	if (s->nr_live >= s->world.max_engines || s->nr_engines >= SIM_SERIALS - 8)
 		return;
 	c = call_new(s, MM_ENGINE_ATTACH);
-	c->req.attach.tenant_uid = 1000 + rng_below(s, s->world.nr_tenants);
+	c->req.attach.tenant = 1000 + rng_below(s, s->world.nr_tenants);
 	call_submit(s, c);
 }
 
@@ -862,7 +862,7 @@ static void newcomer(struct sim *s, uint32_t model)
 	struct call *c = call_new(s, MM_ENGINE_ATTACH);
 	uint32_t e, k, nr_engines = s->nr_engines, nr_caches = s->nr_caches, granted;
 
-	c->req.attach.tenant_uid = 1000;
+	c->req.attach.tenant = 1000;
 	call_submit(s, c);
 	if (s->nr_engines == nr_engines)
 		return; /* tenants with content fill the table */

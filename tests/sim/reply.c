@@ -178,7 +178,7 @@ static void ok_engine_attach(struct sim *s, struct call *c, const struct mm_repl
 	free(s->engine[e].held);
 	memset(&s->engine[e], 0, sizeof(s->engine[e]));
 	s->engine[e].id = r->engine;
-	s->engine[e].uid = c->req.attach.tenant_uid;
+	s->engine[e].uid = c->req.attach.tenant;
 	s->live[s->nr_live++] = e;
 	s->sum.engines++;
 	member_new(s, e, r->member);

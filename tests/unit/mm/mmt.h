@@ -340,7 +340,8 @@ static UNUSED int mmt_park(struct mmt *t, enum mm_op op, uint32_t engine, uint32
 
 static UNUSED int mmt_reserve(struct mmt *t, uint32_t engine, uint32_t device, uint64_t bytes)
 {
-	struct mm_request rq = { .op = MM_RESERVE, .engine = engine, .reserve = { device, bytes } };
+	struct mm_request rq = { .op = MM_RESERVE, .engine = engine,
+				 .reserve = { .device = device, .bytes = bytes } };
 
 	return mmt_submit(t, &rq);
 }
