@@ -85,7 +85,7 @@ static void check_extent(const struct mm *mm, uint32_t ext)
 	MM_ASSERT(pool_live(mm, &mm->caches, x->cache));
 	MM_ASSERT(x->base && x->base + extent_pages(x) - 1 <= mm->cfg.max_frames);
 	MM_ASSERT(!(x->fx_todo & x->fx_busy) && x->on_fx == (x->fx_todo != 0));
-	MM_ASSERT(x->on_take == takeable && 
+	MM_ASSERT(x->on_take == takeable &&
 		  x->leaving == (x->state >= EXTENT_RETIRING || x->fx_error));
 	check_frames(mm, ext);
 	check_imports(mm, ext);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Admission: promises and reservations against one budget. Extents have 8 pages, pools 8 extents. */
+/* Admission: promises and reservations against one budget; an extent has 8 pages, a pool 8 of it. */
 #include "mmt.h"
 
 #define A 7u
