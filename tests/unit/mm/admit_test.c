@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Admission: promises and reservations against one budget; an extent has 8 pages, a pool 8 of it. */
+/* Admission: promises and reservations against one budget. 8 pages an extent, 8 extents a pool. */
 #include "mmt.h"
 
 #define A 7u
