@@ -364,6 +364,7 @@ struct mm_meminfo {			/* of one device */
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, pad;
+	uint64_t promised_bytes;	/* of free and leaving ones: for whom they were promised */
 };
 
 struct mm_engine_info {

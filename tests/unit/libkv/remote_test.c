@@ -572,7 +572,8 @@ int main(void)
 		T(test_session),       T(test_two_processes), T(test_new_writer),
 		T(test_no_new_writer), T(test_member),	      T(test_exhaustion),
 		T(test_retire_reader), T(test_daemon_killed), T(test_killed_while_waiting),
-		T(test_daemon_stops),  T(test_promise),	      T(test_reserve_waits_for_cached_pages),
+		T(test_daemon_stops),  T(test_promise),
+		T(test_reserve_waits_for_cached_pages),
 	};
 
 	if (!daemon_here())
