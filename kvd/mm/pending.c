@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "core.h"
 #include "event.h"
@@ -168,7 +169,8 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	if (ahead >= w->nr && w->may_wait)
 		return WAIT_CREATE;
 	want_extents = extents_for(core_less(w->nr, ahead), c, w->group);
-	if (!w->barred && !w->create_error && w->may_wait)
+	if ((!w->barred || admit_promised(mm, w->bind, w->group, want_extents)) &&
+	    !w->create_error && w->may_wait)
 		can = extent_creatable(mm, w->bind, w->group, want_extents, rp);
 	can = prefer_cached(mm, w, can, ahead + more);
 	/* New memory first, all there is, if with the cached pages it will do. */
