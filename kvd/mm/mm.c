@@ -186,6 +186,7 @@ static const struct {
 	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
 	[MM_VACATE_ACK] = { event_op_vacate_ack, NO_ARRAY },
 	[MM_STAT] = { engine_op_stat, NO_ARRAY },
+	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY },
 };
 
 static uint32_t worst_words(const struct mm *mm, enum array_use use)
