@@ -69,7 +69,11 @@ int extent_complete(struct mm *, uint64_t effect_id, int result);
 bool extent_next_effect(struct mm *, struct mm_effect *);
 void extent_retry(struct mm *);			/* failed destroys and scrubs again */
 
-uint32_t extent_pages(const struct extent *);
+static inline uint32_t extent_pages(const struct extent *x)
+{
+	return 1u << x->order;
+}
+
 uint64_t extent_shard_bytes(const struct mm *, const struct extent *, uint32_t shard);
 /* First extent id of a page id, if it can name one. */
 struct extent *extent_lookup(struct mm *, uint32_t ext);	/* NULL: not CREATING..DESTROYING */
