@@ -47,7 +47,7 @@ struct extent {
 	struct list frames[FRAME_NR];
 	uint32_t nr_pinned;	/* CACHED frames whose node is pinned */
 	struct link bucket_link, cold_link, take_link, fx_link, retire_link;
-	bool on_take, on_fx, leaving;
+	bool on_take, on_fx, on_cold, leaving;
 	uint16_t charged;	/* shards */
 	uint16_t fx_todo, fx_busy, fx_ok, fx_retry;
 	int32_t fx_error;
@@ -72,6 +72,11 @@ void extent_retry(struct mm *);			/* failed destroys and scrubs again */
 static inline uint32_t extent_pages(const struct extent *x)
 {
 	return 1u << x->order;
+}
+
+static inline bool extent_takeable(const struct extent *x)
+{
+	return !(x->nr[FRAME_HELD] | x->nr[FRAME_QUARANTINED] | x->nr[FRAME_IO] | x->nr_pinned);
 }
 
 uint64_t extent_shard_bytes(const struct mm *, const struct extent *, uint32_t shard);

@@ -43,7 +43,8 @@ void frame_set_state(struct mm *mm, uint32_t f, enum frame_state to)
 	count(x, s, to, 1, pinned);
 	if (to == FRAME_FREE || to == FRAME_COLD)
 		pending_wake(mm, x->bind, x->group);
-	extent_update(mm, fr->extent);
+	if (!slab_in_place(x))
+		extent_update(mm, fr->extent);
 }
 
 static void renew(struct extent *x, struct frame *fr)
@@ -107,7 +108,8 @@ uint32_t frame_grant(struct mm *mm, uint32_t ext, uint32_t nr, uint64_t *ids)
 	}
 	count(x, s, FRAME_FREE, -nr, 0);
 	count(x, s, FRAME_HELD, nr, 0);
-	extent_update(mm, ext);
+	if (!slab_in_place(x))
+		extent_update(mm, ext);
 	return nr;
 }
 
@@ -129,7 +131,8 @@ void frame_release(struct mm *mm, uint32_t ext, const uint64_t *ids, uint32_t nr
 	count(x, s, FRAME_HELD, -nr, 0);
 	count(x, s, FRAME_FREE, nr, 0);
 	pending_wake(mm, x->bind, x->group);
-	extent_update(mm, ext);
+	if (!slab_in_place(x))
+		extent_update(mm, ext);
 }
 
 /* ---- ids ----------------------------------------------------------------------------------- */

@@ -288,19 +288,21 @@ void node_evict(struct mm *mm, uint32_t n, uint32_t *budget)
 static void count_pinned(struct mm *mm, uint32_t n, uint32_t by)
 {
 	const struct node *no = node_at(mm, n);
+	uint32_t nr = cache_at(mm, no->cache)->desc.nr_groups;
 
-	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
-		uint32_t f = no->loc[g];
+	for (uint32_t g = 0; g < nr; g++) {
+		const struct frame *fr = frame_at(mm, no->loc[g]);
 		struct extent *x;
 
-		if (!f || frame_at(mm, f)->state != FRAME_CACHED)
+		if (!no->loc[g] || fr->state != FRAME_CACHED)
 			continue;
-		x = extent_at(mm, frame_at(mm, f)->extent);
+		x = extent_at(mm, fr->extent);
 		x->nr_pinned += by;
 		slab_of(mm, x)->nr_pinned += by;
-		if (by != 1)
+		if (by != 1 && mm->waiting.head)
 			pending_wake(mm, x->bind, x->group);
-		extent_update(mm, frame_at(mm, f)->extent);
+		if (extent_takeable(x) != x->on_take)
+			extent_update(mm, fr->extent);
 	}
 	mm->nr_pinned_nodes += by;
 	mm->nr_pinned_units += by * node_units(no->nr_tokens);

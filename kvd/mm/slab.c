@@ -60,8 +60,9 @@ void slab_remove(struct mm *mm, uint32_t ext)
 	struct slab *s = slab_of(mm, x);
 
 	bucket_out(mm, ext);
-	if (x->nr[FRAME_COLD])
+	if (x->on_cold)
 		cold_list_del(mm, &s->cold, ext);
+	x->on_cold = false;
 	if (x->on_take)
 		take_list_del(mm, &mm->takeable, ext);
 	x->on_take = false;

@@ -82,6 +82,13 @@ static inline uint32_t slab_bucket_of(const struct extent *x)
 	return 1 + (uint32_t)((uint64_t)used * 8 >> x->order);
 }
 
+/* Is it on the lists its counts say? If not, extent_update has something to do. */
+static inline bool slab_in_place(const struct extent *x)
+{
+	return slab_bucket_of(x) == x->bucket && !!x->nr[FRAME_COLD] == x->on_cold &&
+	       extent_takeable(x) == x->on_take;
+}
+
 /* Pages that can be granted at once. */
 static inline uint32_t slab_ready(const struct slab *s)
 {
