@@ -350,31 +350,35 @@ static void tally_end(struct mm *mm, struct tally *t, bool pin)
 
 void node_pin(struct mm *mm, uint32_t n)
 {
-	struct tally t = { .nr_groups = n ? nr_groups(mm, n) : 0 };
+	struct tally t;
 
-	while (n && !node_at(mm, n)->pins++) {
+	if (!n || node_at(mm, n)->pins++)
+		return;
+	t = (struct tally){ .nr_groups = nr_groups(mm, n) };
+	do {
 		struct node *no = node_at(mm, n);
 
 		lru_del(mm, n);
 		tally_node(mm, &t, no, true);
 		key_pin(mm, no->key);
 		n = no->parent;
-	}
+	} while (n && !node_at(mm, n)->pins++);
 	tally_end(mm, &t, true);
 }
 
 void node_unpin(struct mm *mm, uint32_t n)
 {
-	struct tally t = { .nr_groups = n ? nr_groups(mm, n) : 0 };
+	struct tally t;
 
 	mm->clock++;
-	while (n) {
+	MM_ASSERT(node_at(mm, n)->pins);
+	if (--node_at(mm, n)->pins)
+		return;
+	t = (struct tally){ .nr_groups = nr_groups(mm, n) };
+	do {
 		struct node *no = node_at(mm, n);
 		uint32_t parent;
 
-		MM_ASSERT(no->pins);
-		if (--no->pins)
-			break;
 		no->age = mm->clock;
 		tally_node(mm, &t, no, false);
 		key_unpin(mm, no->key);
@@ -384,7 +388,8 @@ void node_unpin(struct mm *mm, uint32_t n)
 		if (!no->children && !has_frame(no))
 			destroy_one(mm, n);
 		n = parent;
-	}
+		MM_ASSERT(!n || node_at(mm, n)->pins);
+	} while (n && !--node_at(mm, n)->pins);
 	tally_end(mm, &t, false);
 }
 
