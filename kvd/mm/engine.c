@@ -25,6 +25,8 @@ static uint32_t add_member(struct mm *mm, uint32_t engine)
 	uint32_t member = pool_get(mm, &mm->members);
 
 	MM_ASSERT(member);
+	if (member_at(mm, member)->obj.gen_live == POOL_LIVE)	/* the first to have this slot */
+		import_init_member(mm, member);
 	member_at(mm, member)->engine = engine;
 	member_list_add_tail(mm, &engine_at(mm, engine)->members, member);
 	return member;

@@ -147,7 +147,6 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	memset(block(mm, mm->off_key_heads), 0, (mm->key_mask + 1ull) * sizeof(uint32_t));
 	memset(block(mm, mm->frame_buddy.off_tags), 0, cfg->max_frames);
 	memset(block(mm, mm->token_buddy.off_tags), 0, token_units(cfg));
-	memset(block(mm, mm->off_imports), 0, 2ull * cfg->max_members * cfg->max_extents);
 	buddy_init(mm, &mm->frame_buddy, cfg->max_frames);
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
 	mm->queue.due_ns = UINT64_MAX;
@@ -216,6 +215,12 @@ static void begin(struct mm *mm, uint64_t now_ns)
  * going may again be what somebody waits for. With more set the rest is mm_tick's. */
 static void settle(struct mm *mm)
 {
+	if (!mm->waiting.head && !mm->wake.head && !mm->queue.stale) {
+		mm->dirty = false;
+		if (mm->trim.head)
+			slab_trim(mm);
+		return;
+	}
 	do {
 		pending_run(mm);
 		slab_trim(mm);

@@ -334,6 +334,12 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	w.cache = bind_at(mm, w.bind)->cache;
 	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
+	if (slab(mm, &w)->nr[FRAME_FREE] >= w.nr) {	/* whatever waits: decide() would too */
+		rp->pages = w.ids = reply_words(mm, w.nr);
+		rp->nr_pages = w.nr;
+		slab_grant(mm, w.bind, w.group, w.nr, w.ids);
+		return 0;
+	}
 	w.may_wait = !share_full(mm, engine, rp);
 	w.claimed = slab(mm, &w)->pend_pages;
 	w.barred = barred(mm, w.bind, w.seq);

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "extent.h"
 #include "frame.h"
 #include "mm.h"
 #include "pool.h"
@@ -68,6 +69,24 @@ void slab_trim(struct mm *);		/* at the end of each call: retire superfluous emp
 static inline uint32_t slab_reclaimable(const struct slab *s)
 {
 	return s->nr[FRAME_CACHED] - s->nr_pinned;
+}
+
+static inline uint32_t slab_bucket_of(const struct extent *x)
+{
+	uint32_t pages = extent_pages(x), used = pages - x->nr[FRAME_FREE];
+
+	if (!used)
+		return SLAB_EMPTY;
+	if (used == pages)
+		return SLAB_FULL;
+	return 1 + (uint32_t)((uint64_t)used * 8 >> x->order);
+}
+
+/* Is it on the lists its counts say? If not, extent_update has something to do. */
+static inline bool slab_in_place(const struct extent *x)
+{
+	return slab_bucket_of(x) == x->bucket && !!x->nr[FRAME_COLD] == x->on_cold &&
+	       extent_takeable(x) == x->on_take;
 }
 
 /* Pages that can be granted at once. */
