@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
+#include "admit.h"
 #include "cache.h"
 #include "commit.h"
 #include "core.h"
@@ -180,7 +181,7 @@ static const struct {
 	[MM_RESUME] = { park_op_resume, ALL_GROUPS },
 	[MM_UNPARK] = { park_op_unpark, NO_ARRAY },
 	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY },
-	[MM_RESERVE] = { engine_op_reserve, NO_ARRAY },
+	[MM_RESERVE] = { admit_op_reserve, NO_ARRAY },
 	[MM_EVENTS] = { event_op_events, EVENT_ARRAY },
 	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
 	[MM_VACATE_ACK] = { event_op_vacate_ack, NO_ARRAY },

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "core.h"
 #include "import.h"
@@ -47,6 +48,7 @@ void slab_add(struct mm *mm, uint32_t ext, uint32_t bind)
 	x->writer = pool_id(mm, &mm->engines, bind_at(mm, bind)->engine);
 	s = slab_of(mm, x);
 	bind_at(mm, bind)->nr_extents++;
+	admit_count(mm, bind, x->group, true);
 	for (uint32_t i = 0; i < FRAME_NR; i++)
 		s->nr[i] += x->nr[i];
 	s->nr_pinned += x->nr_pinned;
@@ -70,6 +72,7 @@ void slab_remove(struct mm *mm, uint32_t ext)
 		s->nr[i] -= x->nr[i];
 	s->nr_pinned -= x->nr_pinned;
 	bind_at(mm, x->bind)->nr_extents--;
+	admit_count(mm, x->bind, x->group, false);
 	x->bind = NIL;
 }
 
