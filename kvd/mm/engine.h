@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fair.h"
 #include "list.h"
 #include "mm.h"
 #include "pool.h"
@@ -36,6 +37,7 @@ struct engine {
 	uint32_t nr_pending, nr_keys;	/* keys: owned and pinned */
 	uint64_t reserved[MM_MAX_DEVICES];
 	struct pressure pressure;
+	struct fair fair;
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
 };
 

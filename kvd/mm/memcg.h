@@ -6,7 +6,8 @@
  *             for until the device has it back; pages are reported beside it.
  * Invariants: charge is the sum over the charged shards of its extents; charge <= peak. A tenant
  *             exists while an engine, a cache or a limit that was set refers to it.
- * Ownership:  memcg.c writes limits, charge and peak; engine.c and cache.c hold references.
+ * Ownership:  memcg.c writes limits, charge and peak; engine.c and cache.c hold references; fair and
+ *             queue are fair.c's and pending.c's.
  * Cost:       O(1) a charge; finding a tenant O(tenants).      Limits: max_tenants.
  * Errors:     -EDQUOT MM_TENANT_MAX.
  * See:        docs/knobs.md, tests/unit/mm/memcg_test.c
@@ -16,8 +17,10 @@
 
 #include <stdint.h>
 
+#include "fair.h"
 #include "list.h"
 #include "mm.h"
+#include "pending.h"
 #include "pool.h"
 
 struct tenant {
@@ -26,6 +29,8 @@ struct tenant {
 	struct mm_limits limit[MM_MAX_DEVICES];
 	uint64_t charge[MM_MAX_DEVICES], peak[MM_MAX_DEVICES];
 	struct list caches;
+	struct fair fair;
+	struct pending_tenant queue;
 };
 
 uint32_t tenant_find(const struct mm *, uint32_t key);	/* 0: none */

@@ -60,15 +60,28 @@ static bool any_short(const struct mm *mm, const struct shortage *s)
 	return s->slots || s->nr_inside;
 }
 
+static uint32_t tenant_of(const struct mm *mm, const struct reclaim *w)
+{
+	return cache_at(mm, bind_at(mm, w->bind)->cache)->tenant;
+}
+
 /* May x be taken for w? Not when its pages have been counted as reclaimable already, nor when an
  * allocation before w in the queue is collecting extents in that slab. */
 static bool may_take(const struct mm *mm, const struct reclaim *w, const struct extent *x)
 {
 	const struct slab *s = slab_of(mm, x);
+	struct fair_place first;
 
 	if (!x->on_take || (x->bind == w->bind && x->group == w->group))
 		return false;
-	return !s->waiters.head || pending_at(mm, s->waiters.head)->seq >= w->seq;
+	if (w->own && cache_at(mm, x->cache)->tenant != tenant_of(mm, w))
+		return false;
+	if (!s->waiters.head)
+		return true;
+	if (!pending_wants_room(pending_at(mm, s->waiters.head)))
+		return false;	/* it had its turn: this is what it got */
+	first = pending_place(mm, s->waiters.head);
+	return !fair_before(&first, &w->at);
 }
 
 static bool inside(const struct extent *x, const struct shortage *s)
@@ -106,6 +119,22 @@ static void find_block(const struct mm *mm, const struct reclaim *w, struct shor
 	s->hopeless = true;
 }
 
+uint64_t reclaim_leaving(const struct mm *mm, uint32_t tenant, uint32_t device)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t e = pool_next(mm, &mm->extents, 0); e; e = pool_next(mm, &mm->extents, e)) {
+		const struct extent *x = extent_at(mm, e);
+		const struct cache *c = cache_at(mm, x->cache);
+
+		for (uint32_t s = 0; s < c->desc.nr_shards && x->leaving; s++)
+			if (x->charged >> s & 1 && c->desc.shard[s].device == device &&
+			    c->tenant == tenant)
+				sum += c->extent_bytes[x->group][s];
+	}
+	return sum;
+}
+
 static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 				   uint32_t nr_extents)
 {
@@ -113,10 +142,16 @@ static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 	uint32_t slots = mm->extents.max - mm->extents.nr_used + mm->nr_leaving;
 	struct shortage s = { .slots = (uint32_t)core_less(nr_extents, slots) };
 
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		s.bytes[d] = core_less(c->need[w->group][d] * nr_extents +
-				       mm->device[d].extent_bytes + mm->device[d].reserved_bytes,
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t want = c->need[w->group][d] * nr_extents, over;
+
+		s.bytes[d] = core_less(want + mm->device[d].extent_bytes +
+				       mm->device[d].reserved_bytes,
 				       mm->cfg.device[d].pool_bytes + mm->device[d].leaving_bytes);
+		over = !w->own ? 0 : core_less(want, memcg_room(mm, c->tenant, d) +
+					       reclaim_leaving(mm, c->tenant, d));
+		s.bytes[d] = over > s.bytes[d] ? over : s.bytes[d];
+	}
 	/* Frames on their way out may merge into a block, or not: then there is a next time. */
 	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
 		find_block(mm, w, &s);

@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fair.h"
+
 #define EVICT_BUDGET	65536u
 
 struct mm;
@@ -21,12 +23,15 @@ struct mm;
 /* For whom: an allocation of this slab, at this place of the queue (pending.h). */
 struct reclaim {
 	uint32_t bind, group;
-	uint64_t seq;
+	struct fair_place at;
+	bool own;	/* its tenant is at its max: only what is charged to that helps */
 };
 
 /* Evicts until nr pages are ready; the caller has counted that they can be. False: the budget is
  * spent. */
 bool reclaim_pages(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
+/* Bytes of a tenant that are on their way back to the device. O(extents). */
+uint64_t reclaim_leaving(const struct mm *, uint32_t tenant, uint32_t device);
 /* Retires extents, if they are enough for nr_extents more. True: room is on its way. */
 bool reclaim_extents(struct mm *, const struct reclaim *, uint32_t nr_extents);
 
