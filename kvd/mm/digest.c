@@ -62,7 +62,7 @@ static uint64_t add_fair(const struct fair *f, uint64_t h)
 static uint64_t add_tenant(const struct tenant *t, uint64_t h)
 {
 	h = add(add_fair(&t->fair, h), t->queue.start);
-	h = add_bytes(add(h, t->key), t->limit, sizeof(t->limit));
+	h = add_bytes(add(add(h, t->key), t->oom_action), t->limit, sizeof(t->limit));
 	return add_bytes(h, t->charge, sizeof(t->charge));
 }
 

@@ -105,8 +105,8 @@ static bool leaving(const struct mm *mm, const struct want *w)
 	const struct cache *c = cache_at(mm, w->cache);
 
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (c->device_mask >> d & 1 && mm->device[d].leaving_bytes &&
-		    (!w->own || reclaim_leaving(mm, c->tenant, d)))
+		if (c->device_mask >> d & 1 &&
+		    (w->own ? tenant_at(mm, c->tenant)->leaving[d] : mm->device[d].leaving_bytes))
 			return true;
 	return false;
 }
@@ -475,6 +475,8 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	look_before(mm, &w, UINT64_MAX);
 	w.ids = reply_words(mm, w.nr);
 	v = decide(mm, &w, rp);
+	if (rp->reason == MM_TENANT_MAX)
+		memcg_event(mm, engine_at(mm, engine)->tenant, MM_MEMCG_MAX);
 	if (v == GRANTED) {
 		*rp = (struct mm_reply){ .cookie = rp->cookie, .op = rp->op, .engine = rp->engine,
 					 .cache = rp->cache, .pages = w.ids, .nr_pages = w.nr };

@@ -119,22 +119,6 @@ static void find_block(const struct mm *mm, const struct reclaim *w, struct shor
 	s->hopeless = true;
 }
 
-uint64_t reclaim_leaving(const struct mm *mm, uint32_t tenant, uint32_t device)
-{
-	uint64_t sum = 0;
-
-	for (uint32_t e = pool_next(mm, &mm->extents, 0); e; e = pool_next(mm, &mm->extents, e)) {
-		const struct extent *x = extent_at(mm, e);
-		const struct cache *c = cache_at(mm, x->cache);
-
-		for (uint32_t s = 0; s < c->desc.nr_shards && x->leaving; s++)
-			if (x->charged >> s & 1 && c->desc.shard[s].device == device &&
-			    c->tenant == tenant)
-				sum += c->extent_bytes[x->group][s];
-	}
-	return sum;
-}
-
 static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 				   uint32_t nr_extents)
 {
@@ -149,7 +133,7 @@ static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 				       mm->device[d].reserved_bytes,
 				       mm->cfg.device[d].pool_bytes + mm->device[d].leaving_bytes);
 		over = !w->own ? 0 : core_less(want, memcg_room(mm, c->tenant, d) +
-					       reclaim_leaving(mm, c->tenant, d));
+					       tenant_at(mm, c->tenant)->leaving[d]);
 		s.bytes[d] = over > s.bytes[d] ? over : s.bytes[d];
 	}
 	/* Frames on their way out may merge into a block, or not: then there is a next time. */

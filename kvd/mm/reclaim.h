@@ -30,8 +30,6 @@ struct reclaim {
 /* Evicts until nr pages are ready; the caller has counted that they can be. False: the budget is
  * spent. */
 bool reclaim_pages(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
-/* Bytes of a tenant that are on their way back to the device. O(extents). */
-uint64_t reclaim_leaving(const struct mm *, uint32_t tenant, uint32_t device);
 /* Retires extents, if they are enough for nr_extents more. True: room is on its way. */
 bool reclaim_extents(struct mm *, const struct reclaim *, uint32_t nr_extents);
 
