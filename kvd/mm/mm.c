@@ -151,6 +151,7 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	buddy_init(mm, &mm->frame_buddy, cfg->max_frames);
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
 	mm->queue.due_ns = UINT64_MAX;
+	mm->queue.pass = 1;
 	*mmp = mm;
 	return 0;
 }
