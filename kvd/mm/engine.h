@@ -36,6 +36,9 @@ struct engine {
 	uint32_t nr_pending, nr_keys;	/* keys: owned and pinned */
 	uint64_t reserved[MM_MAX_DEVICES];
 	struct pressure pressure;
+	uint64_t seen_ns;		/* when it last asked for something */
+	bool packed;			/* idle since, and looked at */
+	uint64_t debts;			/* extents it was asked to leave and did not */
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
 };
 

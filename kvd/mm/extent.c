@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache.h"
+#include "compact.h"
 #include "core.h"
 #include "event.h"
 #include "import.h"
@@ -261,6 +262,7 @@ void extent_retire(struct mm *mm, uint32_t ext)
 	uint32_t bind = x->bind;
 
 	MM_ASSERT(x->state == EXTENT_LIVE && x->nr[FRAME_FREE] == extent_pages(x));
+	compact_end(mm, ext);
 	slab_remove(mm, ext);
 	slab_trim_soon(mm, bind);
 	leave(mm, x);
@@ -293,11 +295,14 @@ void extent_update(struct mm *mm, uint32_t ext)
 	uint32_t bucket = slab_bucket(mm, ext);
 	bool was_cold = x->cold_link.prev || s->cold.head == ext;
 	bool takeable = !x->nr[FRAME_HELD] && !x->nr[FRAME_QUARANTINED] && !x->nr[FRAME_IO] &&
-			!x->nr_pinned;
+			!x->nr_pinned && !x->nr_from;
+	bool cold = x->nr[FRAME_COLD] && !x->draining;
 
 	if (bucket != x->bucket)
 		slab_move_bucket(mm, ext, bucket);
-	if (!!x->nr[FRAME_COLD] != was_cold) {
+	if (x->draining)
+		compact_changed(mm, ext);
+	if (cold != was_cold) {
 		if (was_cold)
 			cold_list_del(mm, &s->cold, ext);
 		else

@@ -4,11 +4,12 @@
 #define TO(state) (1u << FRAME_##state)
 
 static const uint8_t allowed[FRAME_NR] = {
-	[FRAME_FREE] = TO(HELD),
+	[FRAME_FREE] = TO(HELD) | TO(IO),
 	[FRAME_HELD] = TO(FREE) | TO(CACHED) | TO(QUARANTINED),
 	[FRAME_CACHED] = TO(FREE) | TO(COLD) | TO(HELD),
 	[FRAME_COLD] = TO(FREE) | TO(CACHED) | TO(HELD),
 	[FRAME_QUARANTINED] = TO(FREE),
+	[FRAME_IO] = TO(FREE) | TO(CACHED),
 };
 
 void frame_set_state(struct mm *mm, uint32_t f, enum frame_state to)
@@ -22,23 +23,17 @@ void frame_set_state(struct mm *mm, uint32_t f, enum frame_state to)
 	MM_ASSERT(allowed[from] & 1u << to);
 	MM_ASSERT(x->state == EXTENT_LIVE);
 	frame_list_del(mm, &x->frames[from], f);
-	x->nr[from]--;
-	s->nr[from]--;
-	if (from == FRAME_CACHED) {
-		x->nr_pinned -= pinned;
-		s->nr_pinned -= pinned;
-	}
+	slab_count(s, x, from, -1u);
+	if (from == FRAME_CACHED)
+		slab_count_pinned(s, x, -pinned);
 	fr->state = to;
 	if (to == FRAME_FREE)
 		frame_list_add_head(mm, &x->frames[to], f);
 	else
 		frame_list_add_tail(mm, &x->frames[to], f);
-	x->nr[to]++;
-	s->nr[to]++;
-	if (to == FRAME_CACHED) {
-		x->nr_pinned += pinned;
-		s->nr_pinned += pinned;
-	}
+	slab_count(s, x, to, 1);
+	if (to == FRAME_CACHED)
+		slab_count_pinned(s, x, pinned);
 	if (to == FRAME_FREE || to == FRAME_COLD)
 		pending_wake(mm, x->bind, x->group);
 	extent_update(mm, fr->extent);
@@ -58,7 +53,7 @@ void frame_renew(struct mm *mm, uint32_t f)
 		x->gen_top = gen;
 }
 
-uint32_t frame_grant(struct mm *mm, uint32_t ext)
+uint32_t frame_grant(struct mm *mm, uint32_t ext, enum frame_state to)
 {
 	struct extent *x = extent_at(mm, ext);
 	uint32_t f = x->frames[FRAME_FREE].head;
@@ -70,7 +65,7 @@ uint32_t frame_grant(struct mm *mm, uint32_t ext)
 		*frame_at(mm, f) = (struct frame){ .gen = x->gen_top, .extent = ext };
 		frame_list_add_head(mm, &x->frames[FRAME_FREE], f);
 	}
-	frame_set_state(mm, f, FRAME_HELD);
+	frame_set_state(mm, f, to);
 	frame_renew(mm, f);
 	return f;
 }
@@ -101,7 +96,8 @@ int frame_resolve(struct mm *mm, uint64_t id, uint32_t *f, struct mm_reply *rp)
 		return reply_error(rp, -ENOENT, MM_NO_SUCH_ID, id, 0);
 	if (x->state != EXTENT_LIVE || slot >= x->fresh ||
 	    frame_at(mm, x->base + slot)->gen != gen ||
-	    frame_at(mm, x->base + slot)->state == FRAME_FREE)
+	    frame_at(mm, x->base + slot)->state == FRAME_FREE ||
+	    frame_at(mm, x->base + slot)->state == FRAME_IO)
 		return reply_error(rp, -ESTALE, MM_STALE_PAGE, id, 0);
 	*f = x->base + slot;
 	return 0;

@@ -261,6 +261,19 @@ void node_strip(struct mm *mm, uint32_t n, uint32_t group)
 		node_destroy(mm, n);
 }
 
+void node_move(struct mm *mm, uint32_t n, uint32_t group, uint32_t to)
+{
+	uint32_t from = node_at(mm, n)->loc[group], home = lru_home(mm, n);
+
+	MM_ASSERT(!node_at(mm, n)->pins && frame_at(mm, from)->state == FRAME_CACHED);
+	node_at(mm, n)->loc[group] = to;
+	MM_ASSERT(lru_home(mm, n) == home);	/* it keeps its place on the LRU */
+	frame_at(mm, to)->node = n;
+	frame_set_state(mm, to, FRAME_CACHED);
+	frame_set_state(mm, from, FRAME_FREE);
+	frame_at(mm, from)->node = NIL;
+}
+
 void node_evict(struct mm *mm, uint32_t n, uint32_t *budget)
 {
 	uint32_t at = n;
@@ -296,8 +309,7 @@ static void count_pinned(struct mm *mm, uint32_t n, uint32_t by)
 		if (!f || frame_at(mm, f)->state != FRAME_CACHED)
 			continue;
 		x = extent_at(mm, frame_at(mm, f)->extent);
-		x->nr_pinned += by;
-		slab_of(mm, x)->nr_pinned += by;
+		slab_count_pinned(slab_of(mm, x), x, by);
 		if (by != 1)
 			pending_wake(mm, x->bind, x->group);
 		extent_update(mm, frame_at(mm, f)->extent);

@@ -135,8 +135,12 @@ static enum verdict wait_pool(struct mm *mm, struct want *w, uint64_t missing)
 	if (mm->extents.max - mm->extents.nr_used < extents ||
 	    !buddy_fits(&mm->frame_buddy, c->order[w->group]))
 		w->bars = UINT32_MAX;
-	coming = reclaim_extents(mm, &take, extents) || leaving_on(mm, c->device_mask);
-	return press(mm, w, extents) || coming ? WAIT_POOL : REFUSED;
+	coming = reclaim_extents(mm, &take, extents);
+	if (!press(mm, w, extents) && !coming && !leaving_on(mm, c->device_mask))
+		return REFUSED;
+	if (!coming)
+		compact_want(mm, c->device_mask);
+	return WAIT_POOL;
 }
 
 static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
@@ -146,6 +150,10 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	uint64_t easy = slab_ready(s), more = slab_reclaimable(s), ahead, missing;
 	uint32_t want_extents, can = 0;
 
+	if (easy < w->nr && compact_give_back(mm, w->bind, w->group)) {
+		easy = slab_ready(s);
+		more = slab_reclaimable(s);
+	}
 	if (easy >= w->nr)
 		return grant(mm, w);
 	count_orphans(mm, w, &easy, &more);
