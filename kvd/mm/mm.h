@@ -120,7 +120,7 @@ enum mm_op {
 	MM_RESERVE, /* bytes of a device outside the pool (0 gives back); engine's death frees */
 	MM_EVENTS,		/* member: what is pending for it (level, not edge) */
 	MM_PRESSURE_ACK,	/* engine: answered pressure seq */
-	MM_VACATE_ACK,		/* engine: left an extent it was asked to leave */
+	MM_VACATE_ACK,	/* engine: holds nothing in extent any more; -EBUSY, a: it does */
 	MM_STAT,		/* engine: its own numbers */
 	/* Limits of a tenant on one device or all; makes the tenant, which then stays as long as
 	 * something is not at its default. -EINVAL; -ENOMEM MM_POOL_FULL when the mins of all
@@ -271,7 +271,7 @@ struct mm_group_geom {
 
 #define MM_EVENT_RETIRE		1u	/* unmap (extent, every shard you map), then UNIMPORT */
 #define MM_EVENT_PRESSURE	2u	/* give back about bytes before deadline_ns */
-#define MM_EVENT_VACATE		3u	/* move your held pages out of extent */
+#define MM_EVENT_VACATE		3u	/* move your held pages out of extent before deadline_ns */
 
 struct mm_event {
 	uint32_t kind, extent, seq, pad;
@@ -344,6 +344,10 @@ struct mm_effect {
 	X(extents_create,	"extents taken from a device") \
 	X(extents_destroy,	"extents given back to a device") \
 	X(extents_adopt,	"orphaned extents given a new writer") \
+	X(pages_move,		"cached pages moved to another extent") \
+	X(move_fail,		"moves that came to nothing") \
+	X(vacates,		"extents that engines were asked to leave") \
+	X(vacate_fail,		"extents they did not leave in time") \
 	X(lookups,		"lookups") \
 	X(lookup_tokens,	"tokens asked for") \
 	X(hit_tokens,		"tokens found, tails included") \
@@ -370,6 +374,7 @@ struct mm_engine_info {
 	uint32_t nr_extents, nr_leases, nr_parks, pad;
 	uint64_t held_pages, held_bytes, quarantined_pages, extent_bytes, reserved_bytes;
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
+	uint64_t debts;		/* extents it was asked to leave and did not */
 };
 
 struct mm_cache_info {
