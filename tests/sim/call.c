@@ -119,7 +119,7 @@ int call_submit(struct sim *s, struct call *c)
 		if (c->have_before)
 			c->digest_before = mm_digest(s->mm);
 		c->used = true;
-		rc = mm_submit(s->mm, r, s->now_ns);
+		rc = mm_submit(s->mm, r, world_clock(s));
 		if (rc != -EAGAIN)
 			break;
 		c->used = false;
@@ -209,7 +209,7 @@ static void check_waiting(struct sim *s)
 
 		if (!c->used || c->req.op != MM_ALLOC || s->engine[c->engine].fenced)
 			continue;
-		SIM_CHECK(s, c->req.alloc.deadline_ns > s->now_ns || effects_creating(s),
+		SIM_CHECK(s, c->req.alloc.deadline_ns > s->now_ns || effects_coming(s),
 			  "allocation %llu waits beyond its deadline %llu",
 			  (unsigned long long)c->req.cookie,
 			  (unsigned long long)c->req.alloc.deadline_ns);
