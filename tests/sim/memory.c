@@ -10,6 +10,8 @@ void memory_create(struct sim *s, struct shard *h)
 	h->nr_mem = (uint32_t)(h->bytes / h->page_bytes);
 	h->mem = calloc(h->nr_mem, sizeof(*h->mem));
 	SIM_CHECK(s, h->mem, "sim: out of memory");
+	for (uint32_t i = 0; i < h->nr_mem && canary_lose(s, CANARY_DIRTY_CREATE); i++)
+		h->mem[i] = (struct cell){s->nr_engines - 1, 1};
 }
 
 void memory_drop(struct shard *h)
@@ -26,8 +28,6 @@ void memory_scrub(struct sim *s, const struct mm_effect *e)
 	SIM_CHECK(s, e->nr_slots <= h->nr_mem && e->slot <= h->nr_mem - e->nr_slots,
 		  "scrub of extent %u slots %u + %u of %u", e->extent, e->slot, e->nr_slots,
 		  h->nr_mem);
-	if (canary_lose(s, CANARY_SCRUB_SKIPPED))
-		return;
 	for (uint32_t i = 0; i < e->nr_slots; i++)
 		h->mem[e->slot + i] = (struct cell){0, 0};
 }

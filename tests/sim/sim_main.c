@@ -6,8 +6,8 @@
 
 static void usage(void)
 {
-	puts("usage: mmsim [--seed N | --seeds A..B] [--ops N] [--jobs N] [--resume FILE] [--progress]\n"
-	     "             [--check-every N] [--off FEATURES] [--without OPERATIONS]\n"
+	puts("usage: mmsim [--seed N | --seeds A..B] [--ops N] [--jobs N] [--resume FILE]\n"
+	     "             [--progress] [--check-every N] [--off FEATURES] [--without OPERATIONS]\n"
 	     "             [--canary] [--once] [--verbose]\n"
 	     "Drives the memory manager with random requests and compares it with a naive model.\n"
 	     "Each seed runs twice and must end alike. A failing seed is shrunk unless --once.\n"
