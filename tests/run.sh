@@ -173,6 +173,7 @@ part_valgrind() {
 part_soak() {
 	run 14400 "soak sim" "$build/tests/mmsim" --seeds 10000..14999 --ops 20000 --jobs "$(nproc)" \
 		--resume "$build/soak-sim.txt"
+	run 14400 "soak mutants" make -s mutate MUTANTS=1000 BUILD="$build"
 	FUZZ_SECONDS=1800 part_fuzz
 	KILL_POINTS=all run 7200 "soak kill points" tests/e2e/kill.sh "$build"
 	valgrind_units "$slow_under_valgrind" 7200

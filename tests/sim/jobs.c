@@ -26,7 +26,7 @@ struct jobs {
 	struct coverage total, *slot; /* a slot a job, shared with its process */
 	struct job job[MAX_JOBS];
 	uint64_t chunk, next, skipped;
-	uint64_t *done; /* chunks that an earlier run did without failure */
+	struct job *done; /* chunks that an earlier run did without failure */
 	uint32_t nr_done;
 	FILE *resume;
 	double start, said;
@@ -80,12 +80,12 @@ static bool resume_line(struct jobs *j, const char *line)
 	if (sscanf(line, "seeds %" SCNu64 "..%" SCNu64 " ops %" SCNu64 " failed %" SCNu64, &first,
 		   &last, &ops, &failed) != 4)
 		return false;
-	if (ops != j->opt->nr_ops || failed || last - first + 1 != j->chunk)
+	if (ops != j->opt->nr_ops || failed)
 		return true;
 	j->done = realloc(j->done, (j->nr_done + 1) * sizeof(*j->done));
 	if (!j->done)
 		abort();
-	j->done[j->nr_done++] = first;
+	j->done[j->nr_done++] = (struct job){0, first, last};
 	return true;
 }
 
@@ -109,10 +109,10 @@ static bool resume_open(struct jobs *j)
 	return true;
 }
 
-static bool is_done(const struct jobs *j, uint64_t first)
+static bool is_done(const struct jobs *j, const struct job *job)
 {
 	for (uint32_t i = 0; i < j->nr_done; i++)
-		if (j->done[i] == first)
+		if (j->done[i].first <= job->first && j->done[i].last >= job->last)
 			return true;
 	return false;
 }
@@ -122,7 +122,8 @@ static bool is_done(const struct jobs *j, uint64_t first)
 static void run_chunk(struct jobs *j, const struct job *job, struct coverage *c)
 {
 	for (uint64_t seed = job->first; seed <= job->last; seed++)
-		run_seed_twice(j->sim, j->opt, seed, c);
+		if (!run_seed_twice(j->sim, j->opt, seed, c) && j->opt->stop)
+			exit(1);
 }
 
 static bool take_next(struct jobs *j, struct job *job)
@@ -133,7 +134,7 @@ static bool take_next(struct jobs *j, struct job *job)
 		if (job->last > j->opt->last_seed)
 			job->last = j->opt->last_seed;
 		j->next = job->last + 1;
-		if (!is_done(j, job->first))
+		if (!is_done(j, job))
 			return true;
 		j->skipped += job->last - job->first + 1;
 	}

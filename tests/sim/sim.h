@@ -246,7 +246,7 @@ enum canary {
 
 struct sim_options {
 	uint64_t first_seed, last_seed, nr_ops, check_every;
-	bool verbose, canary, once, progress;
+	bool verbose, canary, once, stop, progress;
 	uint32_t jobs;
 	const char *resume;	/* file of what is done */
 	uint64_t without;	/* operations left out, bits of enum sim_op */

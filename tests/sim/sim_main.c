@@ -8,9 +8,10 @@ static void usage(void)
 {
 	puts("usage: mmsim [--seed N | --seeds A..B] [--ops N] [--jobs N] [--resume FILE]\n"
 	     "             [--progress] [--check-every N] [--off FEATURES] [--without OPERATIONS]\n"
-	     "             [--canary] [--once] [--verbose]\n"
+	     "             [--canary] [--once] [--stop] [--verbose]\n"
 	     "Drives the memory manager with random requests and compares it with a naive model.\n"
 	     "Each seed runs twice and must end alike. A failing seed is shrunk unless --once.\n"
+	     "--stop: at the first seed that fails.\n"
 	     "--jobs: so many processes. --resume: what FILE says is done is not done again.\n"
 	     "--check-every: mm_check at least as often; it is more often while there is little.\n"
 	     "--off, --without: bits of features and kinds of operations to leave out.\n"
@@ -30,6 +31,10 @@ static void parse(int argc, char **argv, struct sim_options *o)
 			continue;
 		} else if (!strcmp(argv[i], "--once")) {
 			o->once = true;
+			continue;
+		}
+		if (!strcmp(argv[i], "--stop")) {
+			o->stop = true;
 			continue;
 		}
 		if (!strcmp(argv[i], "--progress")) {
