@@ -115,7 +115,7 @@ static void until_served(struct sim *s, uint32_t *nr, uint32_t engine, uint32_t 
 
 		SIM_CHECK(s, i < NEWCOMER_TRIES, "a newcomer is refused %s though nobody is there",
 			  engine ? "a cache" : "attachment");
-		c->req.attach.tenant = 1000;
+		c->req.attach.tenant = SIM_FIRST_TENANT;
 		if (engine) {
 			c->desc = s->world.model[model];
 			memset(c->desc.model_key, 0, MM_KEY_BYTES);
@@ -179,6 +179,7 @@ void end_run(struct sim *s)
 	mm_check(s->mm);
 	totals_check(s);
 	totals_end(s);
+	budget_end(s);
 	for (uint32_t m = 0; m < s->world.nr_models; m++)
 		newcomer(s, m);
 	mm_check(s->mm);

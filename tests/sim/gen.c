@@ -3,7 +3,7 @@
 
 #include "sim.h"
 
-static bool hostile(struct sim *s)
+bool gen_hostile(struct sim *s)
 {
 	return !s->stopping && rng_permille(s, s->world.hostile_permille);
 }
@@ -48,12 +48,12 @@ static uint32_t pick_engine(struct sim *s)
 		if (!s->engine[e].fenced)
 			return e;
 	}
-	return hostile(s) ? e : 0;
+	return gen_hostile(s) ? e : 0;
 }
 
 static uint32_t pick_cache(struct sim *s, const struct engine *e)
 {
-	if (hostile(s) && s->nr_caches > 1)
+	if (gen_hostile(s) && s->nr_caches > 1)
 		return rng_range(s, 1, s->nr_caches - 1);
 	return e->nr_opens ? e->open[rng_below(s, e->nr_opens)] : 0;
 }
@@ -61,7 +61,7 @@ static uint32_t pick_cache(struct sim *s, const struct engine *e)
 static struct lease *pick_lease(struct sim *s, uint32_t engine)
 {
 	uint32_t first = rng_below(s, SIM_SLOTS);
-	bool any = hostile(s);
+	bool any = gen_hostile(s);
 
 	for (uint32_t i = 0; i < SIM_SLOTS; i++) {
 		struct lease *l = &s->lease[(first + i) % SIM_SLOTS];
@@ -75,7 +75,7 @@ static struct lease *pick_lease(struct sim *s, uint32_t engine)
 static struct park *pick_park(struct sim *s, uint32_t engine)
 {
 	uint32_t first = rng_below(s, SIM_SLOTS);
-	bool any = hostile(s);
+	bool any = gen_hostile(s);
 
 	for (uint32_t i = 0; i < SIM_SLOTS; i++) {
 		struct park *p = &s->park[(first + i) % SIM_SLOTS];
@@ -94,7 +94,7 @@ struct call *gen_call(struct sim *s, enum mm_op op, uint32_t engine)
 	c->req.engine = e->id;
 	if (e->nr_members)
 		c->req.member = s->member[e->member[0]].id;
-	if (hostile(s) && rng_percent(s, 20))
+	if (gen_hostile(s) && rng_percent(s, 20))
 		c->req.engine = bad_id(s, s->stale_engine, e->id);
 	return c;
 }
@@ -108,7 +108,7 @@ static void gen_attach(struct sim *s)
 	if (s->nr_live >= s->world.max_engines || s->nr_engines >= SIM_SERIALS - 8)
 		return;
 	c = call_new(s, MM_ENGINE_ATTACH);
-	c->req.attach.tenant = 1000 + rng_below(s, s->world.nr_tenants);
+	c->req.attach.tenant = SIM_FIRST_TENANT + rng_below(s, s->world.nr_tenants);
 	call_submit(s, c);
 }
 
@@ -134,7 +134,7 @@ void gen_member_gone(struct sim *s, uint32_t m)
 
 	c->req.engine = s->engine[s->member[m].engine].id;
 	c->req.member = s->member[m].id;
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.member = bad_id(s, s->stale_member, c->req.member);
 	call_submit(s, c);
 }
@@ -191,13 +191,13 @@ static void gen_open(struct sim *s)
 		if (s->cache[s->engine[e].open[i]].shared &&
 		    !memcmp(s->cache[s->engine[e].open[i]].desc.model_key,
 			    s->world.model[m].model_key, MM_KEY_BYTES) &&
-		    !hostile(s))
+		    !gen_hostile(s))
 			return;
 	c = gen_call(s, MM_CACHE_OPEN, e);
 	c->desc = s->world.model[m];
 	if (rng_percent(s, s->world.private_percent))
 		memset(c->desc.model_key, 0, MM_KEY_BYTES);
-	if (hostile(s))
+	if (gen_hostile(s))
 		spoil_desc(s, &c->desc);
 	c->req.open.desc = &c->desc;
 	call_submit(s, c);
@@ -224,12 +224,12 @@ static uint32_t pick_extent(struct sim *s, uint32_t engine)
 
 	if (e->nr_held && rng_percent(s, 60))
 		return mm_page_extent(s->page[e->held[rng_below(s, e->nr_held)]].id);
-	if (l && l->nr_pins && !hostile(s)) {
+	if (l && l->nr_pins && !gen_hostile(s)) {
 		uint32_t i = rng_below(s, l->nr_pins);
 
 		return mm_page_extent(s->page[s->node[l->pin[i].node].page[l->pin[i].group]].id);
 	}
-	return hostile(s) ? rng_below(s, s->top_extent + 3) : SIM_EXTENTS;
+	return gen_hostile(s) ? rng_below(s, s->top_extent + 3) : SIM_EXTENTS;
 }
 
 static void gen_import(struct sim *s)
@@ -244,11 +244,11 @@ static void gen_import(struct sim *s)
 	c->req.member = s->member[m].id;
 	c->req.map.extent = x;
 	c->req.map.shard = rng_below(s, SIM_SHARDS);
-	if (s->extent[x].cache && !hostile(s))
+	if (s->extent[x].cache && !gen_hostile(s))
 		c->req.map.shard %= s->cache[s->extent[x].cache].desc.nr_shards;
-	if (!hostile(s) && model_import_find(&s->extent[x], m, c->req.map.shard))
+	if (!gen_hostile(s) && model_import_find(&s->extent[x], m, c->req.map.shard))
 		return;
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.map.extent = (uint32_t)rng_next(s);
 	call_submit(s, c);
 }
@@ -274,9 +274,9 @@ static void gen_unimport(struct sim *s)
 		for (uint32_t i = 0; i < s->extent[x].nr_imports; i++) {
 			struct import im = s->extent[x].import[i];
 
-			if (s->member[im.member].engine != e && !hostile(s))
+			if (s->member[im.member].engine != e && !gen_hostile(s))
 				continue;
-			if (hostile(s))
+			if (gen_hostile(s))
 				im.shard ^= 1;
 			unimport(s, x, im.member, im.shard);
 			return;
@@ -341,11 +341,11 @@ static void alloc(struct sim *s, uint32_t e, uint32_t k, uint32_t group, uint32_
 	c->req.alloc.nr_pages = nr < s->cfg.batch_pages ? nr : s->cfg.batch_pages;
 	if (rng_percent(s, s->world.deadline_percent))
 		c->req.alloc.deadline_ns = s->now_ns + rng_below(s, 50 * 1000 * 1000);
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.alloc.deadline_ns = UINT64_MAX - rng_below(s, 2);
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.alloc.nr_pages = hostile_size(s, s->cfg.batch_pages);
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.group = rng_below(s, 12);
 	call_submit(s, c);
 }
@@ -375,7 +375,7 @@ void gen_give(struct sim *s, uint32_t e, uint32_t nr)
 		s->page[g->held[first]].cache ? s->cache[s->page[g->held[first]].cache].id : 0;
 	c->req.free.nr_pages = nr;
 	c->req.free.pages = c->pages;
-	if (hostile(s)) {
+	if (gen_hostile(s)) {
 		uint32_t i = rng_below(s, nr);
 
 		switch (rng_below(s, 4)) {
@@ -579,7 +579,7 @@ static void commit(struct sim *s, uint32_t e, uint32_t k, struct lease *l)
 	c->req.commit.nr_pages = nr;
 	c->req.commit.keys = c->keys;
 	c->req.commit.nr_keys = set_keys(c, &c->seq, depth, depth + nr);
-	if (hostile(s))
+	if (gen_hostile(s))
 		spoil_commit(s, c, e);
 	call_submit(s, c);
 }
@@ -593,7 +593,7 @@ static void gen_commit(struct sim *s)
 		k = l->cache;
 	if (!k)
 		return;
-	if (l && !hostile(s) &&
+	if (l && !gen_hostile(s) &&
 	    (l->engine != e || s->node[l->node].depth >= SIM_DEPTH ||
 	     tree_tokens(s, l->node) % s->cache[k].desc.page_tokens))
 		l = NULL;
@@ -616,8 +616,8 @@ static void gen_dup(struct sim *s)
 	c->req.cache = s->cache[l->cache].id;
 	c->req.lease.lease = l->id;
 	if (rng_percent(s, 60))
-		c->req.lease.depth_pages = rng_below(s, s->node[l->node].depth + 1 + hostile(s));
-	if (hostile(s))
+		c->req.lease.depth_pages = rng_below(s, s->node[l->node].depth + 1 + gen_hostile(s));
+	if (gen_hostile(s))
 		c->req.lease.lease = bad_id(s, s->stale_lease, l->id);
 	call_submit(s, c);
 }
@@ -636,10 +636,10 @@ static void gen_unlease(struct sim *s)
 
 		for (uint32_t j = 0; l && j < found; j++)
 			twice |= c->ids[j] == l->id;
-		if (!l || (twice && !hostile(s)))
+		if (!l || (twice && !gen_hostile(s)))
 			continue;
 		c->req.cache = s->cache[l->cache].id;
-		c->ids[found++] = hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
+		c->ids[found++] = gen_hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
 	}
 	if (!found)
 		return;
@@ -658,7 +658,7 @@ static void gen_park(struct sim *s)
 		return;
 	c = gen_call(s, MM_PARK, e);
 	c->req.cache = s->cache[l->cache].id;
-	c->req.park.lease = hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
+	c->req.park.lease = gen_hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
 	call_submit(s, c);
 }
 
@@ -672,7 +672,7 @@ static void with_park(struct sim *s, enum mm_op op)
 		return;
 	c = gen_call(s, op, e);
 	c->req.cache = s->cache[p->cache].id;
-	c->req.park.park = hostile(s) ? bad_id(s, s->stale_park, p->id) : p->id;
+	c->req.park.park = gen_hostile(s) ? bad_id(s, s->stale_park, p->id) : p->id;
 	call_submit(s, c);
 }
 
@@ -696,8 +696,8 @@ static void gen_drop_head(struct sim *s)
 		return;
 	c = gen_call(s, MM_DROP_HEAD, e);
 	c->req.cache = s->cache[l->cache].id;
-	c->req.group = rng_below(s, s->cache[l->cache].desc.nr_groups + hostile(s));
-	c->req.lease.lease = hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
+	c->req.group = rng_below(s, s->cache[l->cache].desc.nr_groups + gen_hostile(s));
+	c->req.lease.lease = gen_hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
 	c->req.lease.depth_pages = rng_below(s, s->node[l->node].depth + 1);
 	call_submit(s, c);
 }
@@ -706,7 +706,7 @@ static void gen_drop_head(struct sim *s)
 
 static void gen_reserve(struct sim *s)
 {
-	uint32_t e = pick_engine(s), d = rng_below(s, s->cfg.nr_devices + hostile(s));
+	uint32_t e = pick_engine(s), d = rng_below(s, s->cfg.nr_devices + gen_hostile(s));
 	struct call *c;
 
 	if (!e)
@@ -715,7 +715,7 @@ static void gen_reserve(struct sim *s)
 	c->req.reserve.device = d;
 	if (d < s->cfg.nr_devices && rng_percent(s, 60))
 		c->req.reserve.bytes = rng_below(s, (uint32_t)s->cfg.device[d].pool_bytes / 3);
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.reserve.bytes = rng_next(s);
 	call_submit(s, c);
 }
@@ -831,6 +831,7 @@ const struct sim_op_desc sim_ops[SIM_NR_OPS] = {
 	[SIM_GARBAGE] = {"garbage", 1, FEAT_HOSTILE, gen_garbage},
 	[SIM_READ] = {"read", 20, FEAT_CORE, gen_read},
 	[SIM_SCRIBBLE] = {"scribble", 3, FEAT_DEATH, gen_scribble},
+	[SIM_TENANT_SET] = {"tenant_set", 4, FEAT_LIMITS, gen_tenant_set},
 };
 
 void gen_step(struct sim *s)

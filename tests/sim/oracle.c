@@ -349,6 +349,8 @@ enum expect oracle_expect(struct sim *s, struct call *c)
 		return s->engine[m->engine].fenced ? EXPECT_ANY : EXPECT_OK;
 	case MM_UNIMPORT:
 		return expect_unimport(s, c);
+	case MM_TENANT_SET:
+		return expect_tenant_set(s, c);
 	case MM_IMPORT: /* the member says whose */
 		if (!m || s->engine[m->engine].fenced)
 			return EXPECT_FAIL;

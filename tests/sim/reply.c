@@ -111,12 +111,24 @@ static void check_refused_alloc(struct sim *s, const struct call *c)
 		  c->req.alloc.nr_pages, nr);
 }
 
+/* Only a max that was set refuses by it. */
+static void check_tenant_max(struct sim *s, const struct call *c)
+{
+	const struct tenant *t = budget_tenant(s, s->engine[c->engine].uid);
+
+	for (uint32_t d = 0; d < s->cfg.nr_devices; d++)
+		if (t->limit[d].max_bytes != MM_NO_LIMIT)
+			return;
+	sim_fail(s, "tenant %u has no max that could refuse it", s->engine[c->engine].uid);
+}
+
 static void reply_error(struct sim *s, const struct call *c, const struct mm_reply *r)
 {
 	bool fenced = s->engine[c->engine].fenced && r->op == MM_ALLOC;
 
 	s->op_err[r->op]++;
-	SIM_CHECK(s, r->result != -EAGAIN || r->op == MM_CACHE_OPEN || r->op == MM_ENGINE_ATTACH,
+	SIM_CHECK(s, r->result != -EAGAIN || r->op == MM_CACHE_OPEN || r->op == MM_ENGINE_ATTACH ||
+			  r->op == MM_TENANT_SET,
 		  "op %d: -EAGAIN in a reply", r->op);
 	SIM_CHECK(s, r->result < 0, "op %d: result %d", r->op, r->result);
 	SIM_CHECK(s, r->reason != MM_OK, "op %d: result %d without a reason", r->op, r->result);
@@ -133,6 +145,8 @@ static void reply_error(struct sim *s, const struct call *c, const struct mm_rep
 			  (r->reason == MM_TIMED_OUT && r->op == MM_ALLOC),
 		  "op %d is refused: %d reason %d, expected room or a full table", r->op, r->result,
 		  r->reason);
+	if (r->reason == MM_TENANT_MAX)
+		check_tenant_max(s, c);
 	if (r->op == MM_ALLOC)
 		check_refused_alloc(s, c);
 	/* Those refused for lack of memory may have set reclaim going. */
@@ -529,6 +543,7 @@ static void (*const ok[MM_NR_OPS])(struct sim *, struct call *, const struct mm_
 	[MM_PRESSURE_ACK] = ok_nothing,
 	[MM_VACATE_ACK] = ok_nothing,
 	[MM_STAT] = ok_nothing,
+	[MM_TENANT_SET] = ok_tenant_set,
 };
 
 void oracle_reply(struct sim *s, const struct mm_reply *r)

@@ -83,6 +83,7 @@ static void sim_reset(struct sim *s, const struct sim_options *opt, uint64_t see
 	s->rng = seed * 0x2545f4914f6cdd1dull + 1;
 	s->now_ns = 1000;
 	s->nr_engines = s->nr_members = s->nr_caches = 1; /* 0 is none */
+	budget_start(s);
 	world_draw(s);
 }
 

@@ -41,6 +41,8 @@
 #define SIM_SLOTS	256		/* leases, parks alive */
 #define SIM_PINS	(SIM_GROUPS * (SIM_DEPTH + 2))
 #define SIM_KEYS	5		/* extra keys; 0 is none */
+#define SIM_TENANTS	8		/* numbers of tenants that may come up */
+#define SIM_FIRST_TENANT 1000
 #define SIM_DOCS	10
 #define SIM_MODELS	3
 #define SIM_CALLS	256		/* requests not yet answered */
@@ -150,6 +152,13 @@ struct engine {
 	uint64_t reserved[MM_MAX_DEVICES];
 };
 
+struct tenant {
+	struct mm_limits limit[MM_MAX_DEVICES];
+	uint64_t ceiling[MM_MAX_DEVICES];	/* its charge may not be above */
+	uint32_t oom_action;
+	bool configured, seen;
+};
+
 struct lease {
 	uint32_t id, engine, cache, node;
 	uint32_t nr_pins;
@@ -209,7 +218,8 @@ enum sim_op {
 	SIM_ATTACH, SIM_MEMBER, SIM_FENCE, SIM_GONE, SIM_OPEN, SIM_CLOSE, SIM_IMPORT, SIM_UNIMPORT,
 	SIM_ALLOC, SIM_FREE, SIM_LOOKUP, SIM_COMMIT, SIM_DUP, SIM_UNLEASE, SIM_PARK, SIM_RESUME,
 	SIM_UNPARK, SIM_DROP_HEAD, SIM_RESERVE, SIM_EVENTS, SIM_ACK, SIM_STAT, SIM_COMPLETE,
-	SIM_GARBAGE, SIM_READ, SIM_SCRIBBLE, SIM_NR_OPS,
+	SIM_GARBAGE, SIM_READ, SIM_SCRIBBLE,
+	SIM_TENANT_SET, SIM_NR_OPS,
 };
 
 /* A seed draws which are on. Each is a bit of --off. */
@@ -217,7 +227,8 @@ enum sim_op {
 	X(CORE) X(MEMBERS) X(DEATH) X(CLOSE) X(MAP) X(LOOKUP) X(COMMIT) X(DUP) X(PARK) \
 	X(DROP_HEAD) X(RESERVE) X(HOSTILE) X(KEYS) X(ADOPT) X(PARTIAL) X(HYBRID) X(SHARDS) \
 	X(PRIVATE) X(DEADLINE) X(LAZY) X(SLOW) X(HOLD) X(FAIL_CREATE) X(FAIL_DESTROY) \
-	X(FAIL_SCRUB) X(JUMP) X(BACKWARD) X(SCRUB) X(SMALL)
+	X(FAIL_SCRUB) X(JUMP) X(BACKWARD) X(SCRUB) X(SMALL) \
+	X(LIMITS)
 
 enum sim_feature {
 #define X(name) FEAT_##name,
@@ -241,6 +252,7 @@ enum canary {
 	CANARY_ACCEPT, CANARY_CREATE_BIG, CANARY_CREATE_TWICE, CANARY_DESTROY_LIVE,
 	CANARY_SCRUB_LIVE, CANARY_LOST_DESTROY, CANARY_MEMINFO, CANARY_VMSTAT, CANARY_ENGINE_INFO,
 	CANARY_DIRTY_CREATE, CANARY_OVERWRITE, CANARY_STALE_ZEROS, CANARY_LOST_SCRUB,
+	CANARY_CHARGE, CANARY_OVER_MAX,
 	CANARY_NR,
 };
 
@@ -261,6 +273,7 @@ struct world {			/* what the seed drew */
 	uint32_t hostile_permille, lazy_percent, hold_effects_percent;
 	uint32_t fail_create_permille, fail_destroy_permille, fail_scrub_permille;
 	uint32_t jump_permille, backward_permille, private_percent, deadline_percent;
+	uint32_t unlimited_percent;
 	uint32_t max_delay_steps, max_engines, max_held;
 	uint32_t adopt_percent, partial_percent, key_percent;
 	uint64_t max_step_ns;
@@ -286,6 +299,7 @@ struct sim {
 	struct member member[SIM_SERIALS];
 	struct cache cache[SIM_SERIALS];
 	uint32_t nr_engines, nr_members, nr_caches;
+	struct tenant tenant[SIM_TENANTS];
 	uint32_t live[SIM_SERIALS], nr_live;	/* engines not gone */
 	struct lease lease[SIM_SLOTS];
 	struct park park[SIM_SLOTS];
@@ -414,6 +428,15 @@ void memory_read(struct sim *, const struct page *, uint32_t node);	/* finds tha
 void memory_read_lease(struct sim *, const struct lease *);
 void memory_scribble(struct sim *, const struct page *);		/* its holder, dying */
 
+/* budget.c: tenants and their limits */
+struct tenant *budget_tenant(struct sim *, uint32_t key);
+void budget_start(struct sim *);
+void budget_check(struct sim *);
+void budget_end(struct sim *);			/* no more limits */
+void gen_tenant_set(struct sim *);
+enum expect expect_tenant_set(struct sim *, const struct call *);
+void ok_tenant_set(struct sim *, struct call *, const struct mm_reply *);
+
 /* effects.c */
 void effects_drain(struct sim *);
 void effects_run(struct sim *, bool all);	/* complete what is due, or everything */
@@ -431,6 +454,7 @@ void call_tick(struct sim *, unsigned int budget);
 
 /* gen.c */
 void gen_step(struct sim *);
+bool gen_hostile(struct sim *);			/* now something that is wrong */
 struct call *gen_call(struct sim *, enum mm_op, uint32_t engine);
 void gen_give(struct sim *, uint32_t engine, uint32_t nr_pages);	/* FREE of what it holds */
 void gen_poll(struct sim *, uint32_t member);
