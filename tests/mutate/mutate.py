@@ -3,9 +3,10 @@
 """Mutation test of kvd/mm: are its tests able to fail?
 
 Changes the sources mechanically (mutants.py), one change at a time, and runs the unit tests of mm
-and then the simulator against each. A mutant that both let pass has survived. Left out: assertions,
-check*.c and digest.c, which are tests themselves. A mutant with the same object code as the
-original is no mutant; it is counted apart.
+and then the simulator against each. A mutant that both let pass has survived; "alike" if the
+simulator could not tell its answers from the original's. Left out: assertions, check*.c and
+digest.c, which are tests themselves. A mutant with the same object code as the original is no
+mutant; it is counted apart.
 
 A sample is drawn by --seed, and the same one each time. Results are kept in BUILD/results.jsonl: a
 run that was interrupted goes on, and what has been caught once is not run again while its file is
@@ -31,6 +32,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 NOT_MUTATED = re.compile(r'/(check\w*|digest)\.c$')
 CFLAGS = ['-std=gnu11', '-D_GNU_SOURCE', '-O2', '-g0', '-w', '-fno-strict-aliasing', '-fno-common']
+# As in make check-san; and what is not initialised shows.
+CHECKED = ['-fsanitize=undefined', '-fsanitize-undefined-trap-on-error',
+           '-ftrivial-auto-var-init=pattern']
 
 DRIVER = '''
 #include <stdlib.h>
@@ -68,9 +72,9 @@ class Bench:
         os.makedirs(build, exist_ok=True)
         self.sources = sorted(glob.glob('kvd/mm/*.c', root_dir=ROOT))
 
-    def compile(self, text, name, out, inc=('-Ikvd/mm',)):
+    def compile(self, text, name, out, inc=('-Ikvd/mm',), more=()):
         """Compiles text as if it were the file of that name."""
-        return subprocess.run([self.cc, *CFLAGS, *inc, '-x', 'c', '-c', '-o', out, '-'], cwd=ROOT,
+        return subprocess.run([self.cc, *CFLAGS, *more, *inc, '-x', 'c', '-c', '-o', out, '-'], cwd=ROOT,
                               input=f'# 1 "{name}"\n{text}', text=True, capture_output=True)
 
     def must_compile(self, name, out, inc=('-Ikvd/mm',)):
@@ -136,20 +140,21 @@ class Trial:
         args = [binary] + (self.sim if kind == 'sim' else [])
         try:
             done = subprocess.run(args, preexec_fn=limit, stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                   timeout=40 * cpu)
         except subprocess.TimeoutExpired:
-            return 'timeout'
+            return 'timeout', b''
         if done.returncode == 0:
-            return 'passed'
+            return 'passed', b''.join(re.findall(rb'trail \w+', done.stdout))
         if done.returncode in (-24, -9):        # SIGXCPU
-            return 'timeout'
-        return 'failed'
+            return 'timeout', b''
+        return 'failed', b''
 
     def baseline(self, binary):
         for kind in ('unit', 'sim'):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            if self.run(binary, kind) != 'passed':
+            verdict, self.trail = self.run(binary, kind)
+            if verdict != 'passed':
                 sys.exit(f'mutate: the {kind} tests fail without a mutation')
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -192,13 +197,16 @@ def judge(bench, trial, m, scratch):
     with open(obj, 'rb') as a, open(bench.obj(m.name), 'rb') as b:
         if a.read() == b.read():
             return 'equivalent'
+    if bench.compile(m.mutated(), m.name, obj, more=CHECKED).returncode:
+        return 'compile error'
     if bench.link(binary, m.name, obj).returncode:
         return 'compile error'
     for kind in ('unit', 'sim'):
-        verdict = trial.run(binary, kind)
+        verdict, trail = trial.run(binary, kind)
         if verdict != 'passed':
             return f'{kind} timeout' if verdict == 'timeout' else kind
-    return 'survived'
+    # Did the simulator get the same answers from it, all of them?
+    return 'survived' if trail != trial.trail else 'survived alike'
 
 
 def all_mutants(files):
@@ -227,14 +235,15 @@ def report(results, sample, known):
     for m in sample:
         count[results[m.key]] = count.get(results[m.key], 0) + 1
     real = sum(n for v, n in count.items() if v not in ('equivalent', 'compile error'))
-    survived = [m for m in sample if results[m.key] == 'survived']
+    survived = [m for m in sample if results[m.key].startswith('survived')]
     print('\nverdict           mutants')
     for verdict in sorted(count):
         print(f'{verdict:16} {count[verdict]:8}')
     for m in sorted(survived, key=lambda m: (m.name, m.line)):
         old, new = m.change()
         why = known.get(m.label())
-        print(f'\n{m.name}:{m.line}: {m.function}: {m.op}: {why or "SURVIVED WITHOUT A REASON"}'
+        print(f'\n{m.name}:{m.line}: {m.function}: {m.op}: {results[m.key]}: '
+              f'{why or "WITHOUT A REASON"}'
               f'\n\t- {old}\n\t+ {new}')
     nameless = sum(m.label() not in known for m in survived)
     score = 100 * (real - len(survived)) / real if real else 0
@@ -264,7 +273,7 @@ def load(path):
         return {}
     with open(path) as f:
         lines = [json.loads(line) for line in f]
-    return {x['key']: x['verdict'] for x in lines if x['verdict'] != 'survived'}
+    return {x['key']: x['verdict'] for x in lines if not x['verdict'].startswith('survived')}
 
 
 def run(bench, trial, todo, results, path, jobs):
@@ -284,7 +293,7 @@ def run(bench, trial, todo, results, path, jobs):
             done += 1
             log.write(json.dumps({'key': m.key, 'verdict': verdict, 'label': m.label()}) + '\n')
             log.flush()
-            if verdict == 'survived' or done % 20 == 0:
+            if verdict.startswith('survived') or done % 20 == 0:
                 rate = done / (time.time() - start)
                 print(f'mutate: {done} of {len(todo)}, {rate:.2f}/s, '
                       f'{m.name}:{m.line} {verdict}', file=sys.stderr, flush=True)

@@ -149,7 +149,8 @@ static void trail_reply(struct sim *s, const struct mm_reply *r, uint32_t nr)
 	uint64_t h = s->trail;
 
 	h = fold(h, r->cookie);
-	h = fold(h, (uint64_t)(int64_t)r->result);
+	h = fold(h, (uint64_t)(int64_t)r->result + r->reason);
+	h = fold(h, r->a ^ r->b << 32 ^ r->b >> 32);
 	h = fold(h, (uint64_t)r->engine << 32 | r->member);
 	h = fold(h, (uint64_t)r->lease << 32 | r->park);
 	h = fold(h, (uint64_t)r->tail_tokens << 32 | r->tail_lease);

@@ -227,6 +227,7 @@ static void cover(struct coverage *c, const struct sim *s)
 	}
 	c->steps += s->step;
 	c->evicts += s->evicts;
+	c->trail += s->trail;
 }
 
 bool run_seed_twice(struct sim *s, const struct sim_options *opt, uint64_t seed,

@@ -330,6 +330,7 @@ struct sim {
 struct coverage {
 	struct totals sum;
 	uint64_t ok[MM_NR_OPS], err[MM_NR_OPS], seeds, failed, steps, evicts;
+	uint64_t trail;		/* sum over seeds: of all they were told */
 };
 
 /* run.c: one seed, twice; a failing one is shrunk and printed */
