@@ -150,6 +150,87 @@ void budget_end(struct sim *s)
 	}
 }
 
+/* ---- promises -------------------------------------------------------------------------------- */
+
+void budget_promise(struct sim *s, struct engine *e, const struct cache *k, uint32_t min_pages)
+{
+	uint32_t ci = model_cache_index(s, k), free = SIM_OPENS;
+
+	for (uint32_t i = 0; i < SIM_OPENS; i++) {
+		if (e->promise[i].cache == ci)
+			e->promise[i].cache = 0;
+		if (!e->promise[i].cache)
+			free = i;
+	}
+	if (!min_pages)
+		return;
+	SIM_CHECK(s, free < SIM_OPENS, "sim: promises");
+	e->promise[free].cache = ci;
+	e->promise[free].min_pages = min_pages;
+	s->sum.promised++;
+}
+
+/* A promise is about bytes: a max set since, or a full table, may stand in its way. */
+static bool excused(struct sim *s, const struct engine *e, enum mm_reason why)
+{
+	const struct tenant *t = budget_tenant(s, e->uid);
+
+	for (uint32_t d = 0; d < s->cfg.nr_devices; d++)
+		if (t->limit[d].max_bytes != MM_NO_LIMIT && why == MM_TENANT_MAX)
+			return true;
+	return why == MM_TABLE_FULL;
+}
+
+static void redeem(struct sim *s, uint32_t ei, uint32_t ci, uint32_t group, uint32_t min_pages)
+{
+	struct engine *e = &s->engine[ei];
+	uint32_t granted = 0;
+
+	while (granted < min_pages) {
+		struct call *c = gen_call(s, MM_ALLOC, ei);
+		uint32_t left = min_pages - granted, before = e->nr_held;
+
+		c->req.cache = s->cache[ci].id;
+		c->req.group = group;
+		c->req.alloc.nr_pages = left < s->cfg.batch_pages ? left : s->cfg.batch_pages;
+		c->req.alloc.deadline_ns = s->now_ns + 1000ull * 1000 * 1000;
+		s->last_reason = MM_OK;
+		if (call_submit(s, c))
+			end_settle(s);
+		if (e->nr_held == before && s->last_reason == MM_TIMED_OUT) {
+			c = gen_call(s, MM_ALLOC, ei); /* for the true reason */
+			c->req.cache = s->cache[ci].id;
+			c->req.group = group;
+			c->req.alloc.nr_pages = left < s->cfg.batch_pages ? left
+									  : s->cfg.batch_pages;
+			if (call_submit(s, c))
+				end_settle(s);
+		}
+		if (e->nr_held == before && excused(s, e, s->last_reason))
+			return;
+		SIM_CHECK(s, e->nr_held > before,
+			  "engine %u was promised %u pages of group %u, %u are granted, reason %d",
+			  e->id, min_pages, group, granted, s->last_reason);
+		granted += e->nr_held - before;
+		s->sum.redeemed += e->nr_held - before;
+	}
+}
+
+/* Nobody holds a page or a lease: now all come for what they were promised, and keep it. */
+void budget_redeem(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->nr_live; i++) {
+		struct engine *e = &s->engine[s->live[i]];
+
+		for (uint32_t p = 0; p < SIM_OPENS && !e->fenced; p++) {
+			uint32_t ci = e->promise[p].cache, min_pages = e->promise[p].min_pages;
+
+			for (uint32_t g = 0; ci && g < s->cache[ci].desc.nr_groups; g++)
+				redeem(s, s->live[i], ci, g, min_pages);
+		}
+	}
+}
+
 /* ---- sums ------------------------------------------------------------------------------------ */
 
 /* Of extents that the model knows to be the tenant's: the others have granted nothing yet. */
@@ -213,6 +294,8 @@ static void check_tenant(struct sim *s, const struct mm_tenant_info *i,
 		sum[d].leased_bytes += m->leased_bytes;
 		sum[d].quarantined_bytes += m->quarantined_bytes;
 		sum[d].reserved_bytes += m->reserved_bytes;
+		sum[d].promised_bytes += m->promised_bytes;
+		sum[d].leaving_bytes += m->leaving_bytes;
 	}
 }
 
@@ -249,5 +332,13 @@ void budget_check(struct sim *s)
 			  d, ULL(sum[d].charge_bytes), ULL(sum[d].held_bytes),
 			  ULL(sum[d].cached_bytes), ULL(sum[d].quarantined_bytes),
 			  ULL(sum[d].reserved_bytes));
+		sum[d].promised_bytes += canary_number(s, CANARY_PROMISED, 0) * m.pool_bytes;
+		SIM_CHECK(s,
+			  m.extent_bytes + m.reserved_bytes + sum[d].promised_bytes <=
+				  m.pool_bytes + sum[d].leaving_bytes,
+			  "device %u: %llu bytes in extents, %llu reserved, %llu promised, the pool "
+			  "has %llu and %llu leaving",
+			  d, ULL(m.extent_bytes), ULL(m.reserved_bytes), ULL(sum[d].promised_bytes),
+			  ULL(m.pool_bytes), ULL(sum[d].leaving_bytes));
 	}
 }

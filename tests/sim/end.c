@@ -19,7 +19,7 @@ static bool somebody_waits(const struct sim *s)
 }
 
 /* Devices answer, members do what they are asked to, time goes by: every wait must end. */
-static void settle(struct sim *s)
+void end_settle(struct sim *s)
 {
 	for (uint32_t i = 0; i < SETTLE_LEAST || somebody_waits(s); i++) {
 		uint64_t next;
@@ -97,7 +97,7 @@ static void take_all(struct sim *s, uint32_t e, uint32_t k)
 		c->req.alloc.nr_pages = left < s->cfg.batch_pages ? left : s->cfg.batch_pages;
 		c->req.alloc.deadline_ns = s->now_ns + 1000ull * 1000 * 1000;
 		if (call_submit(s, c))
-			settle(s);
+			end_settle(s);
 		SIM_CHECK(s, s->engine[e].nr_held > before,
 			  "nobody uses the pool, %u pages of %u are granted, %u an extent", before,
 			  want, s->cache[k].geom[0].extent_pages);
@@ -122,7 +122,7 @@ static void until_served(struct sim *s, uint32_t *nr, uint32_t engine, uint32_t 
 			c->req.open.desc = &c->desc;
 		}
 		call_submit(s, c);
-		settle(s);
+		end_settle(s);
 	}
 }
 
@@ -137,7 +137,7 @@ static void newcomer(struct sim *s, uint32_t model)
 	take_all(s, e, s->nr_caches - 1);
 	give_back(s, e);
 	gen_member_gone(s, s->engine[e].member[0]);
-	settle(s);
+	end_settle(s);
 }
 
 /* Without content no byte is taken. */
@@ -160,14 +160,30 @@ static void check_empty(struct sim *s)
 	}
 }
 
+static void bury_fenced(struct sim *s)
+{
+	for (uint32_t i = s->nr_live; i-- > 0;) {
+		struct engine *e = &s->engine[s->live[i]];
+
+		for (uint32_t m = 0; m < e->nr_members && e->fenced; m++)
+			if (s->member[e->member[m]].alive)
+				gen_member_gone(s, e->member[m]);
+	}
+}
+
 void end_run(struct sim *s)
 {
 	s->stopping = true;
-	settle(s);
+	end_settle(s);
 	for (uint32_t i = 0; i < s->nr_live; i++)
 		give_back(s, s->live[i]);
-	settle(s);
+	bury_fenced(s);
+	end_settle(s);
 	totals_check(s);
+	budget_redeem(s);
+	totals_check(s);
+	for (uint32_t i = 0; i < s->nr_live; i++)
+		give_back(s, s->live[i]);
 	while (s->nr_live) {
 		struct engine *e = &s->engine[s->live[0]];
 
@@ -175,7 +191,7 @@ void end_run(struct sim *s)
 			if (s->member[e->member[m]].alive)
 				gen_member_gone(s, e->member[m]);
 	}
-	settle(s);
+	end_settle(s);
 	mm_check(s->mm);
 	totals_check(s);
 	totals_end(s);

@@ -200,6 +200,8 @@ static void gen_open(struct sim *s)
 	if (gen_hostile(s))
 		spoil_desc(s, &c->desc);
 	c->req.open.desc = &c->desc;
+	if (rng_percent(s, s->world.promise_percent))
+		c->req.open.min_pages = gen_hostile(s) ? (uint32_t)rng_next(s) : rng_below(s, 64);
 	call_submit(s, c);
 }
 
@@ -713,6 +715,7 @@ static void gen_reserve(struct sim *s)
 		return;
 	c = gen_call(s, MM_RESERVE, e);
 	c->req.reserve.device = d;
+	c->req.reserve.what = rng_below(s, MM_NR_RESERVES + gen_hostile(s));
 	if (d < s->cfg.nr_devices && rng_percent(s, 60))
 		c->req.reserve.bytes = rng_below(s, (uint32_t)s->cfg.device[d].pool_bytes / 3);
 	if (gen_hostile(s))

@@ -127,8 +127,10 @@ static void reply_error(struct sim *s, const struct call *c, const struct mm_rep
 	bool fenced = s->engine[c->engine].fenced && r->op == MM_ALLOC;
 
 	s->op_err[r->op]++;
-	SIM_CHECK(s, r->result != -EAGAIN || r->op == MM_CACHE_OPEN || r->op == MM_ENGINE_ATTACH ||
-			  r->op == MM_TENANT_SET,
+	s->last_reason = r->reason;
+	SIM_CHECK(s,
+		  r->result != -EAGAIN || r->op == MM_CACHE_OPEN || r->op == MM_ENGINE_ATTACH ||
+			  r->op == MM_RESERVE || r->op == MM_TENANT_SET,
 		  "op %d: -EAGAIN in a reply", r->op);
 	SIM_CHECK(s, r->result < 0, "op %d: result %d", r->op, r->result);
 	SIM_CHECK(s, r->reason != MM_OK, "op %d: result %d without a reason", r->op, r->result);
@@ -303,6 +305,7 @@ static void ok_open(struct sim *s, struct call *c, const struct mm_reply *r)
 	SIM_CHECK(s, k->id == r->cache, "shared cache %u opened as %u", k->id, r->cache);
 	check_geometry(s, k, r);
 	memcpy(k->geom, r->geom, r->nr_groups * sizeof(*k->geom));
+	budget_promise(s, e, k, c->req.open.min_pages);
 	if (model_has_open(s, e, k))
 		return;
 	SIM_CHECK(s, e->nr_opens < SIM_OPENS, "sim: opens");
@@ -319,6 +322,7 @@ static void ok_close(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < e->nr_opens; i++)
 		if (e->open[i] == c->cache)
 			e->open[i--] = e->open[--e->nr_opens];
+	budget_promise(s, e, k, 0);
 	for (uint32_t i = 0; i < SIM_SLOTS; i++)
 		if (s->park[i].id && s->park[i].engine == c->engine &&
 		    s->park[i].cache == c->cache) {
@@ -485,8 +489,12 @@ static void ok_drop_head(struct sim *s, struct call *c, const struct mm_reply *r
 
 static void ok_reserve(struct sim *s, struct call *c, const struct mm_reply *r)
 {
+	struct engine *e = &s->engine[c->engine];
+	uint32_t d = c->req.reserve.device, what = c->req.reserve.what;
+
 	(void)r;
-	s->engine[c->engine].reserved[c->req.reserve.device] = c->req.reserve.bytes;
+	e->reserved[d] += c->req.reserve.bytes - e->reserved_for[what][d];
+	e->reserved_for[what][d] = c->req.reserve.bytes;
 }
 
 static void ok_events(struct sim *s, struct call *c, const struct mm_reply *r)

@@ -117,7 +117,7 @@ static void run_steps(struct sim *s, uint64_t nr_ops)
 
 	for (s->step = 1; s->step <= nr_ops; s->step++) {
 		gen_step(s);
-		if (s->step % TOTALS_EVERY == 0)
+		if (s->step % TOTALS_EVERY == 0 || s->opt->check_every == 1)
 			totals_check(s);
 		check_sampled(s, &due);
 	}

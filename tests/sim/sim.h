@@ -149,7 +149,8 @@ struct engine {
 	uint32_t nr_opens, open[SIM_OPENS];
 	uint32_t *held, nr_held, max_held;	/* quarantined ones once fenced */
 	uint32_t nr_leases, nr_parks;
-	uint64_t reserved[MM_MAX_DEVICES];
+	uint64_t reserved[MM_MAX_DEVICES], reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
+	struct { uint32_t cache, min_pages; } promise[SIM_OPENS];
 };
 
 struct tenant {
@@ -211,6 +212,7 @@ struct totals {			/* to hold against mm_vmstat */
 	uint64_t leases_new, leases_moved;
 	uint64_t engines, fences, extents, destroys, evicted, dropped, refused, scrubs, imports;
 	uint64_t deferred, events, failed_creates, short_hits, orphans;
+	uint64_t promised, redeemed;
 	uint64_t failed_destroys, failed_scrubs, reads, scribbles, jumps, backward;
 };
 
@@ -228,7 +230,7 @@ enum sim_op {
 	X(DROP_HEAD) X(RESERVE) X(HOSTILE) X(KEYS) X(ADOPT) X(PARTIAL) X(HYBRID) X(SHARDS) \
 	X(PRIVATE) X(DEADLINE) X(LAZY) X(SLOW) X(HOLD) X(FAIL_CREATE) X(FAIL_DESTROY) \
 	X(FAIL_SCRUB) X(JUMP) X(BACKWARD) X(SCRUB) X(SMALL) \
-	X(LIMITS)
+	X(LIMITS) X(PROMISE)
 
 enum sim_feature {
 #define X(name) FEAT_##name,
@@ -252,7 +254,7 @@ enum canary {
 	CANARY_ACCEPT, CANARY_CREATE_BIG, CANARY_CREATE_TWICE, CANARY_DESTROY_LIVE,
 	CANARY_SCRUB_LIVE, CANARY_LOST_DESTROY, CANARY_MEMINFO, CANARY_VMSTAT, CANARY_ENGINE_INFO,
 	CANARY_DIRTY_CREATE, CANARY_OVERWRITE, CANARY_STALE_ZEROS, CANARY_LOST_SCRUB,
-	CANARY_CHARGE, CANARY_OVER_MAX,
+	CANARY_CHARGE, CANARY_OVER_MAX, CANARY_PROMISED,
 	CANARY_NR,
 };
 
@@ -273,7 +275,7 @@ struct world {			/* what the seed drew */
 	uint32_t hostile_permille, lazy_percent, hold_effects_percent;
 	uint32_t fail_create_permille, fail_destroy_permille, fail_scrub_permille;
 	uint32_t jump_permille, backward_permille, private_percent, deadline_percent;
-	uint32_t unlimited_percent;
+	uint32_t unlimited_percent, promise_percent;
 	uint32_t max_delay_steps, max_engines, max_held;
 	uint32_t adopt_percent, partial_percent, key_percent;
 	uint64_t max_step_ns;
@@ -319,6 +321,7 @@ struct sim {
 
 	enum canary canary;
 	bool canary_fired, stopping;
+	enum mm_reason last_reason;	/* of a refusal */
 	struct mm_reply last_reply;	/* to EVENTS; its events below */
 	struct mm_event events[SIM_EVENTS_MAX];
 	bool repeat;
@@ -433,6 +436,8 @@ void memory_scribble(struct sim *, const struct page *);		/* its holder, dying *
 struct tenant *budget_tenant(struct sim *, uint32_t key);
 void budget_start(struct sim *);
 void budget_check(struct sim *);
+void budget_promise(struct sim *, struct engine *, const struct cache *, uint32_t min_pages);
+void budget_redeem(struct sim *);		/* all promises, at the same time */
 void budget_end(struct sim *);			/* no more limits */
 void gen_tenant_set(struct sim *);
 enum expect expect_tenant_set(struct sim *, const struct call *);
@@ -463,6 +468,7 @@ void gen_member_gone(struct sim *, uint32_t member);
 extern const struct sim_op_desc sim_ops[SIM_NR_OPS];
 
 /* end.c */
+void end_settle(struct sim *);			/* until nobody waits */
 void end_run(struct sim *);			/* give back, detach, see the pool empty */
 
 /* canary.c */

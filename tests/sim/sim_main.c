@@ -14,6 +14,7 @@ static void usage(void)
 	     "--stop: at the first seed that fails.\n"
 	     "--jobs: so many processes. --resume: what FILE says is done is not done again.\n"
 	     "--check-every: mm_check at least as often; it is more often while there is little.\n"
+	     "With 1 the sums are compared as often, too.\n"
 	     "--off, --without: bits of features and kinds of operations to leave out.\n"
 	     "--canary falsifies replies: every kind of lie must be caught.");
 }

@@ -208,6 +208,7 @@ void world_draw(struct sim *s)
 	w->key_percent = draw(s, FEAT_KEYS, 5, 50);
 	w->private_percent = draw(s, FEAT_PRIVATE, 10, 60);
 	w->deadline_percent = draw(s, FEAT_DEADLINE, 20, 100);
+	w->promise_percent = draw(s, FEAT_PROMISE, 10, 60);
 	w->unlimited_percent = rng_range(s, 5, 60);
 	w->max_step_ns = rng_percent(s, 50) ? 1000 : 1000000;
 	for (uint32_t m = 0; m < w->nr_models; m++)
