@@ -250,6 +250,11 @@ lint:
 coverage:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cov COV=1 OPT=-O0 tests-unit $(BUILD)/cov/tests/mmsim
 	@tests/coverage.sh $(BUILD)/cov
+# MUTANTS= how many (0: all), SEED= which sample, FILES= of kvd/mm.
+mutate:
+	@python3 tests/mutate/mutate.py --cc $(CC) --build $(BUILD)/mutate --mutants $(or $(MUTANTS),300) \
+		--seed $(or $(SEED),1) --files $(FILES)
+.PHONY: mutate
 .PHONY: tests-unit tests-all check check-unit check-e2e check-sim check-fuzz check-san check-lint \
 	check-valgrind soak lint coverage
 
@@ -274,6 +279,7 @@ help:
 	@echo 'make fuzz-corpus  record traffic of libkv anew as seeds for the fuzzers'
 	@echo 'make bench      figures, as ratios within one run'
 	@echo 'make install    DESTDIR= PREFIX=$(PREFIX)'
+	@echo 'make mutate     changes kvd/mm mechanically: its tests must notice; MUTANTS= SEED= FILES='
 	@echo 'make coverage   line coverage of kvd/mm'
 	@echo 'variables: BUILD= CC= SAN=address,undefined|thread OPT= V=1'
 .PHONY: deps demo bench format clean help

@@ -619,6 +619,8 @@ static bool run_wakes(struct mm *mm)
 					return false;
 			}
 		}
+		if (b->wake)
+			continue;	/* reclaim for one group freed pages of one before it */
 		wake_list_del(mm, &mm->wake, bind);
 		b->on_wake = false;
 	}
