@@ -250,7 +250,7 @@ $(BUILD)/tests/e2e/%: $(BUILD)/obj/tests/e2e/%.o $(BUILD)/lib/common.a $(BUILD)/
 	$(Q)mkdir -p $(@D) && $(CC) $(LDBASE) -o $@ $(filter %.o %.a,$^) -L$(BUILD) -lkv -ljansson -lm -ldl \
 		-Wl,-rpath,'$$ORIGIN/../..'
 
-tests-unit: $(UNIT_TESTS) $(BUILD)/kvd
+tests-unit: $(UNIT_TESTS) $(BUILD)/kvd $(BUILD)/kvreplay
 tests-all: all $(UNIT_TESTS) $(BUILD)/tests/mmsim $(FUZZERS) $(BUILD)/tests/fuzz/record $(E2E_PROGS)
 check-unit check-e2e check-sim check-fuzz check-san check-lint check-valgrind: check-%: tests-all
 	@tests/run.sh $(BUILD) $*

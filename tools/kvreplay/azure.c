@@ -57,7 +57,8 @@ static bool get_time(const char **s, uint64_t *ns)
 	time_t t;
 
 	if (sscanf(*s, "%4d-%2d-%2d%*1[ T]%2d:%2d:%2d%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday,
-		   &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &n) < 6 || !n)
+		   &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &n) < 6 ||
+	    !n)
 		return false;
 	*s += n;
 	if (tm.tm_year < 1970 || tm.tm_year > 2038 || tm.tm_mon < 1 || tm.tm_mon > 12 ||

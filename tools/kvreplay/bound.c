@@ -15,9 +15,9 @@ struct entry {
 struct min {
 	const struct trace *trace;
 	uint32_t engine, nr_engines;
-	uint32_t *next;		/* of each access: the access that uses its block again */
-	uint32_t *cached;	/* of each block: its next use while cached, else 0 */
-	uint32_t *last;		/* of each block: the earliest use seen going backwards */
+	uint32_t *next;	  /* of each access: the access that uses its block again */
+	uint32_t *cached; /* of each block: its next use while cached, else 0 */
+	uint32_t *last;	  /* of each block: the earliest use seen going backwards */
 	struct entry *heap;
 	uint64_t nr_heap, nr_cached, hits;
 };

@@ -8,7 +8,7 @@
 #include "replay.h"
 #include "world.h"
 
-#define MAX_BATCH   (1u << 20)	/* pages mm grants at once */
+#define MAX_BATCH   (1u << 20) /* pages mm grants at once */
 #define MAX_WAITING (1u << 18)
 
 enum job_state { JOB_WAITS, JOB_RUNS, JOB_STALLS, JOB_LEAVES };
@@ -35,16 +35,16 @@ struct load {
 	struct replay_result *res;
 	struct world *worlds;
 	uint32_t nr_worlds;
-	struct job **jobs;	/* by cookie - 1 */
-	struct job *leaving;	/* granted nothing: freed between calls */
-	struct event *heap;	/* the next page or the end of each running job, earliest on top */
+	struct job **jobs;   /* by cookie - 1 */
+	struct job *leaving; /* granted nothing: freed between calls */
+	struct event *heap;  /* the next page or the end of each running job, earliest on top */
 	uint32_t nr_heap;
-	uint64_t *waits;	/* ns, of allocations that waited and were granted or refused */
+	uint64_t *waits; /* ns, of allocations that waited and were granted or refused */
 	uint64_t nr_waits, max_waits;
 	uint32_t nr_waiting, nr_running;
 	uint64_t now_ns;
 	double area, some_ns, full_ns;
-	int error;		/* met where it could not be returned */
+	int error; /* met where it could not be returned */
 };
 
 /* ---- events -------------------------------------------------------------------------------- */
@@ -96,8 +96,9 @@ static void schedule(struct load *l, struct job *j)
 	uint64_t room = (uint64_t)j->nr_pages * l->cfg->page_tokens - j->rq->input_tokens;
 	uint64_t tokens = room < j->rq->output_tokens ? room : j->rq->output_tokens;
 
-	push(l, (struct event){ j->base_ns + (uint64_t)llround((double)tokens * 1e9 /
-							      l->cfg->decode_rate), j });
+	push(l, (struct event){
+			j->base_ns + (uint64_t)llround((double)tokens * 1e9 / l->cfg->decode_rate),
+			j });
 }
 
 /* Full pages and a longer answer: one more. */
@@ -313,7 +314,7 @@ static int run(struct load *l)
 		peak = used_pages(l);
 		l->res->peak_pages = peak > l->res->peak_pages ? peak : l->res->peak_pages;
 	}
-	return err || !l->nr_waiting ? err : -EPROTO;	/* mm has forgotten a request */
+	return err || !l->nr_waiting ? err : -EPROTO; /* mm has forgotten a request */
 }
 
 /* ---- begin and end ------------------------------------------------------------------------- */
@@ -331,7 +332,7 @@ static int open_worlds(struct load *l)
 
 	for (i = 0; i < l->trace->nr_requests; i++) {
 		pages = pages_for(l, (uint64_t)l->trace->requests[i].input_tokens +
-				     l->trace->requests[i].output_tokens);
+					     l->trace->requests[i].output_tokens);
 		if (pages > MAX_BATCH || pages > cfg->capacity_pages)
 			continue;
 		wc.most_pages += pages;
@@ -362,7 +363,7 @@ static int ascending(const void *a, const void *b)
 
 static uint64_t percentile(const struct load *l, unsigned int p)
 {
-	uint64_t at = (l->nr_waits * p + 99) / 100;	/* nearest rank */
+	uint64_t at = (l->nr_waits * p + 99) / 100; /* nearest rank */
 
 	return l->nr_waits ? l->waits[at ? at - 1 : 0] : 0;
 }
@@ -423,7 +424,7 @@ int replay_lengths(const struct trace *t, const struct replay_config *cfg,
 		sum_up(&l);
 	close_all(&l);
 	clock_gettime(CLOCK_MONOTONIC, &to);
-	res->wall_ns = (uint64_t)(to.tv_sec - from.tv_sec) * 1000000000u +
-		       (uint64_t)to.tv_nsec - (uint64_t)from.tv_nsec;
+	res->wall_ns = (uint64_t)(to.tv_sec - from.tv_sec) * 1000000000u + (uint64_t)to.tv_nsec -
+		       (uint64_t)from.tv_nsec;
 	return err;
 }

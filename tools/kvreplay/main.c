@@ -11,7 +11,7 @@
 #include "emit.h"
 #include "world.h"
 
-#define LENGTHS_ENGINES 4u	/* where nothing is said: one engine alone never waits in mm */
+#define LENGTHS_ENGINES 4u /* where nothing is said: one engine alone never waits in mm */
 
 static int complain(const char *what, int err)
 {
@@ -62,8 +62,8 @@ static int one_run(const struct kvreplay *k, const struct trace *t, struct kvrep
 				     .wait_ns = k->wait_ns,
 				     .decode_rate = k->decode_rate,
 				     .progress = kvreplay_progress };
-	int err = t->format == TRACE_AZURE ? replay_lengths(t, &cfg, &run->res) :
-					     replay_prefixes(t, &cfg, &run->res);
+	int err = t->format == TRACE_AZURE ? replay_lengths(t, &cfg, &run->res)
+					   : replay_prefixes(t, &cfg, &run->res);
 
 	run->min_ratio = NAN;
 	return !err && k->bound && t->format == TRACE_MOONCAKE ? bound(k, t, run) : err;
@@ -80,8 +80,9 @@ static void say_speed(const struct kvreplay *k, const struct kvreplay_run *runs,
 		ops += runs[i].res.ops;
 	}
 	if (!k->json || isatty(STDERR_FILENO))
-		fprintf(stderr, "%u runs in %.2f s, %.0f operations of the memory manager a second\n",
-			nr, (double)ns / 1e9, ns ? (double)ops * 1e9 / (double)ns : 0);
+		fprintf(stderr,
+			"%u runs in %.2f s, %.0f operations of the memory manager a second\n", nr,
+			(double)ns / 1e9, ns ? (double)ops * 1e9 / (double)ns : 0);
 }
 
 static unsigned int plan(const struct kvreplay *k, const struct trace *t, struct kvreplay_run *runs)
@@ -93,8 +94,8 @@ static unsigned int plan(const struct kvreplay *k, const struct trace *t, struct
 		for (c = 0; c < k->nr_capacities && k->policy[p]; c++)
 			runs[nr++] = (struct kvreplay_run){
 				.policy = p,
-				.capacity_pages = k->capacities[c] == UINT64_MAX ?
-							  enough(k, t) : k->capacities[c],
+				.capacity_pages = k->capacities[c] == UINT64_MAX ? enough(k, t)
+										 : k->capacities[c],
 			};
 	return nr;
 }

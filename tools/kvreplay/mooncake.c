@@ -33,8 +33,8 @@ static int get_time(struct format_line *l, const json_t *o)
 	ms = json_number_value(v);
 	if (!json_is_number(v) || !(ms >= 0) || ms * 1e6 > (double)TRACE_MAX_NS)
 		return format_wrong(l, "\"timestamp\" is not a number of milliseconds from 0 on");
-	l->at_ns = json_is_integer(v) ? (uint64_t)json_integer_value(v) * 1000000u :
-					(uint64_t)llround(ms * 1e6);
+	l->at_ns = json_is_integer(v) ? (uint64_t)json_integer_value(v) * 1000000u
+				      : (uint64_t)llround(ms * 1e6);
 	return 0;
 }
 

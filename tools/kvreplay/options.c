@@ -8,8 +8,16 @@
 #include "kvreplay.h"
 #include "world.h"
 
-enum { OPT_FORMAT = 256, OPT_PRIVATE, OPT_BOUND, OPT_PLOT, OPT_PAGE_TOKENS, OPT_PAGE_BYTES,
-       OPT_WAIT, OPT_RATE };
+enum {
+	OPT_FORMAT = 256,
+	OPT_PRIVATE,
+	OPT_BOUND,
+	OPT_PLOT,
+	OPT_PAGE_TOKENS,
+	OPT_PAGE_BYTES,
+	OPT_WAIT,
+	OPT_RATE
+};
 
 static const struct argp_option options[] = {
 	{ "trace", 't', "FILE", 0, "the trace; - is standard input", 0 },
@@ -83,7 +91,7 @@ static void policies(struct argp_state *state, struct kvreplay *k, const char *a
 	size_t len;
 
 	memset(k->policy, 0, sizeof(k->policy));
-	for (; ; arg += len + 1) {
+	for (;; arg += len + 1) {
 		len = strcspn(arg, ",");
 		memcpy(name, arg, len < 15 ? len : 15);
 		name[len < 15 ? len : 15] = '\0';
@@ -104,13 +112,15 @@ static void capacities(struct argp_state *state, struct kvreplay *k)
 	const char *at = k->capacity_text;
 	size_t len;
 
-	for (; ; at += len + 1) {
+	for (;; at += len + 1) {
 		len = strcspn(at, ",");
 		if (k->nr_capacities == KVREPLAY_MAX_CAPACITIES)
 			argp_error(state, "more than %d capacities", KVREPLAY_MAX_CAPACITIES);
 		if (kvreplay_capacity(at, len, k->page_bytes, &k->capacities[k->nr_capacities++]))
-			argp_error(state, "'%.*s' is not a capacity of one page or more, like "
-				   "5859, 10k or 64G", (int)len, at);
+			argp_error(state,
+				   "'%.*s' is not a capacity of one page or more, like "
+				   "5859, 10k or 64G",
+				   (int)len, at);
 		if (!at[len])
 			return;
 	}

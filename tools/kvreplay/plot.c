@@ -10,19 +10,19 @@
 #include "kvreplay.h"
 #include "world.h"
 
-#define WIDTH	760.0
-#define HEIGHT	460.0
-#define LEFT	64.0
-#define RIGHT	24.0
-#define TOP	64.0
-#define BOTTOM	56.0
+#define WIDTH	 760.0
+#define HEIGHT	 460.0
+#define LEFT	 64.0
+#define RIGHT	 24.0
+#define TOP	 64.0
+#define BOTTOM	 56.0
 #define MIN_LINE MM_NR_POLICIES
 
 struct axes {
 	FILE *f;
 	const struct kvreplay_run *runs;
 	unsigned int nr;
-	double x_lo, x_hi;	/* log10 of pages */
+	double x_lo, x_hi; /* log10 of pages */
 	double y_hi, y_step;
 };
 
@@ -74,7 +74,7 @@ static void set_axes(struct axes *a)
 		lo = fmin(lo, l);
 		hi = fmax(hi, l);
 		top = fmax(top, run_ratio(a, i, a->runs[i].policy));
-		top = fmax(top, a->runs[i].min_ratio);	/* fmax takes NAN for nothing */
+		top = fmax(top, a->runs[i].min_ratio); /* fmax takes NAN for nothing */
 	}
 	l = fmax((hi - lo) * .03, hi > lo ? .02 : .3);
 	a->x_lo = lo - l;
@@ -108,17 +108,22 @@ static void x_ticks(const struct axes *a)
 			if (d < 0 || l < a->x_lo || l > a->x_hi)
 				continue;
 			x = x_of(a, l);
-			fprintf(a->f, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" "
-				"y2=\"%.1f\"/>\n", x, x, TOP, HEIGHT - BOTTOM);
+			fprintf(a->f,
+				"<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" "
+				"y2=\"%.1f\"/>\n",
+				x, x, TOP, HEIGHT - BOTTOM);
 			k = d / 3 < 5 ? d / 3 : 5;
 			if (!s || wide)
-				fprintf(a->f, "<text class=\"small\" x=\"%.1f\" y=\"%.1f\" "
-					"text-anchor=\"middle\">%.0f%s</text>\n", x,
-					HEIGHT - BOTTOM + 18, steps[s] * pow(10, d - 3 * k),
+				fprintf(a->f,
+					"<text class=\"small\" x=\"%.1f\" y=\"%.1f\" "
+					"text-anchor=\"middle\">%.0f%s</text>\n",
+					x, HEIGHT - BOTTOM + 18, steps[s] * pow(10, d - 3 * k),
 					unit[k]);
 		}
-	fprintf(a->f, "<text class=\"small\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">"
-		"capacity, pages (log scale)</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14);
+	fprintf(a->f,
+		"<text class=\"small\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">"
+		"capacity, pages (log scale)</text>\n",
+		(LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14);
 }
 
 static void y_ticks(const struct axes *a)
@@ -128,10 +133,12 @@ static void y_ticks(const struct axes *a)
 
 	for (i = 0; i <= nr; i++) {
 		y = y_of(a, i * a->y_step);
-		fprintf(a->f, "<line class=\"%s\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
+		fprintf(a->f,
+			"<line class=\"%s\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
 			"\n<text class=\"small\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.0f %%"
-			"</text>\n", i ? "grid" : "axis", LEFT, WIDTH - RIGHT, y, y, LEFT - 8,
-			y + 4, 100 * i * a->y_step);
+			"</text>\n",
+			i ? "grid" : "axis", LEFT, WIDTH - RIGHT, y, y, LEFT - 8, y + 4,
+			100 * i * a->y_step);
 	}
 }
 
@@ -149,9 +156,10 @@ static void line(const struct axes *a, uint32_t which, uint32_t policy)
 	for (i = 0; i < a->nr; i++) {
 		if (a->runs[i].policy != policy)
 			continue;
-		fprintf(a->f, "<circle class=\"dot f%u\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s "
-			"at %s pages: %.4f</title></circle>\n", which, run_x(a, i),
-			y_of(a, run_ratio(a, i, which)),
+		fprintf(a->f,
+			"<circle class=\"dot f%u\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s "
+			"at %s pages: %.4f</title></circle>\n",
+			which, run_x(a, i), y_of(a, run_ratio(a, i, which)),
 			which == MIN_LINE ? "MIN" : world_policy_name(which),
 			emit_format(buf, EMIT_COUNT,
 				    (union emit_val){ .u = a->runs[i].res.capacity_pages }),
@@ -163,8 +171,10 @@ static void legend(const struct axes *a, uint32_t which, double *x)
 {
 	const char *name = which == MIN_LINE ? "MIN, knowing the future" : world_policy_name(which);
 
-	fprintf(a->f, "<line class=\"line s%u\" x1=\"%.1f\" x2=\"%.1f\" y1=\"48\" y2=\"48\"/>"
-		"<text x=\"%.1f\" y=\"52\">%s</text>\n", which, *x, *x + 26, *x + 33, name);
+	fprintf(a->f,
+		"<line class=\"line s%u\" x1=\"%.1f\" x2=\"%.1f\" y1=\"48\" y2=\"48\"/>"
+		"<text x=\"%.1f\" y=\"52\">%s</text>\n",
+		which, *x, *x + 26, *x + 33, name);
 	*x += 33 + 7.2 * (double)strlen(name) + 22;
 }
 
@@ -174,11 +184,12 @@ static void draw(struct axes *a, const struct kvreplay *k)
 	uint32_t p, first = a->runs[0].policy;
 	double x = LEFT;
 
-	fprintf(a->f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
+	fprintf(a->f,
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
 		"width=\"%.0f\" height=\"%.0f\" role=\"img\">\n<style>%s</style>\n"
 		"<rect class=\"bg\" width=\"100%%\" height=\"100%%\"/>\n"
-		"<text class=\"title\" x=\"%.0f\" y=\"28\">Blocks hit, ", WIDTH, HEIGHT, WIDTH,
-		HEIGHT, style, LEFT);
+		"<text class=\"title\" x=\"%.0f\" y=\"28\">Blocks hit, ",
+		WIDTH, HEIGHT, WIDTH, HEIGHT, style, LEFT);
 	text(a->f, name ? name + 1 : k->trace_path);
 	if (k->nr_engines > 1)
 		fprintf(a->f, ", %u engines%s", k->nr_engines, k->apart ? " apart" : "");
@@ -203,8 +214,9 @@ static int by_capacity(const void *x, const void *y)
 
 	if (a->policy != b->policy)
 		return a->policy < b->policy ? -1 : 1;
-	return a->res.capacity_pages < b->res.capacity_pages ? -1 :
-	       a->res.capacity_pages > b->res.capacity_pages;
+	return a->res.capacity_pages < b->res.capacity_pages
+		       ? -1
+		       : a->res.capacity_pages > b->res.capacity_pages;
 }
 
 int kvreplay_plot(const struct kvreplay *k, const struct kvreplay_run *runs, unsigned int nr_runs)

@@ -6,7 +6,7 @@
 #include "replay.h"
 #include "world.h"
 
-#define WAIT_NS 1000000000ull	/* for extents of other engines to come, which takes no time */
+#define WAIT_NS 1000000000ull /* for extents of other engines to come, which takes no time */
 
 struct replay {
 	const struct trace *trace;
@@ -14,9 +14,9 @@ struct replay {
 	struct replay_result *res;
 	struct world *worlds;
 	uint32_t nr_worlds;
-	uint8_t *known;		/* a bit for each block ever committed, a row for each world */
+	uint8_t *known; /* a bit for each block ever committed, a row for each world */
 	uint64_t row_bytes;
-	double area;		/* pages x ns */
+	double area; /* pages x ns */
 	uint64_t now_ns, used_pages;
 };
 
@@ -87,8 +87,11 @@ static int fill(struct replay *r, struct world *w, uint32_t engine, const uint32
 	if (err)
 		return err;
 	rq = (struct mm_request){ .op = MM_COMMIT,
-				  .commit = { .lease = *lease, .tokens = blocks, .nr_tokens = nr,
-					      .pages = rp.pages, .nr_pages = nr } };
+				  .commit = { .lease = *lease,
+					      .tokens = blocks,
+					      .nr_tokens = nr,
+					      .pages = rp.pages,
+					      .nr_pages = nr } };
 	err = world_call(w, engine, &rq, &rp);
 	if (err)
 		return err;

@@ -6,9 +6,9 @@
 
 #include "kvreplay.h"
 
-#define WIDTH	  30u
-#define PERIOD_NS 100000000ull
-#define LOOK_EVERY 64u		/* requests between looks at the clock */
+#define WIDTH	   30u
+#define PERIOD_NS  100000000ull
+#define LOOK_EVERY 64u /* requests between looks at the clock */
 
 static struct {
 	bool on, drawn;

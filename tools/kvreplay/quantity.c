@@ -19,7 +19,7 @@ static int split(const char *text, size_t len, double *v, char unit[8])
 		return -EINVAL;
 	memcpy(buf, text, len);
 	buf[len] = '\0';
-	if (strpbrk(buf, "xXpPnN"))	/* strtod knows more numbers than people write */
+	if (strpbrk(buf, "xXpPnN")) /* strtod knows more numbers than people write */
 		return -EINVAL;
 	*v = strtod(buf, &end);
 	if (end == buf || strlen(end) >= 8 || !(*v > 0))

@@ -100,8 +100,8 @@ static void add_cache(struct row *r)
 	if (r->k->json)
 		add_u(r, "refused", "", res->refused);
 	add(r, "occupancy_mean_pages", "MEAN USE", r->k->json ? EMIT_FLOAT : EMIT_COUNT,
-	    r->k->json ? (union emit_val){ .f = res->mean_pages } :
-			 (union emit_val){ .u = (uint64_t)(res->mean_pages + .5) });
+	    r->k->json ? (union emit_val){ .f = res->mean_pages }
+		       : (union emit_val){ .u = (uint64_t)(res->mean_pages + .5) });
 	add_u(r, "occupancy_peak_pages", "PEAK USE", res->peak_pages);
 }
 
@@ -179,9 +179,10 @@ void kvreplay_report(const struct kvreplay *k, const struct trace *t, const stru
 	} else if (k->json && nr_runs == 1) {
 		emit_record(e, NULL, r.cols, r.nr, rows);
 	} else {
-		emit_note(e, "%s (%s): %" PRIu32 " requests in %.1f minutes, %" PRIu64
-			  " blocks, %" PRIu32 " of them distinct\n", t->path,
-			  trace_format_name(t->format), t->nr_requests,
+		emit_note(e,
+			  "%s (%s): %" PRIu32 " requests in %.1f minutes, %" PRIu64
+			  " blocks, %" PRIu32 " of them distinct\n",
+			  t->path, trace_format_name(t->format), t->nr_requests,
 			  (double)trace_end_ns(t) / 60e9, t->nr_blocks, t->nr_distinct);
 		emit_table(e, "runs", r.cols, r.nr, rows, nr_runs);
 	}

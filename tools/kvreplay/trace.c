@@ -13,13 +13,13 @@ struct reader {
 	struct trace *trace;
 	FILE *file;
 	char *line;
-	size_t len, max;		/* of line, without its end */
+	size_t len, max; /* of line, without its end */
 	uint64_t nr_lines;
 	struct intern intern;
 	struct format_line parsed;
 	uint32_t max_requests;
 	uint64_t max_blocks;
-	uint64_t first_ns;		/* the file's clock at our 0 */
+	uint64_t first_ns; /* the file's clock at our 0 */
 	char *why;
 };
 
@@ -196,8 +196,9 @@ static int add_request(struct reader *r)
 		r->first_ns = l->at_ns;
 	before = t->nr_requests ? t->requests[t->nr_requests - 1].at_ns : 0;
 	rq = &t->requests[t->nr_requests];
-	*rq = (struct trace_request){ .at_ns = l->at_ns > r->first_ns + before ?
-						       l->at_ns - r->first_ns : before,
+	*rq = (struct trace_request){ .at_ns = l->at_ns > r->first_ns + before
+						       ? l->at_ns - r->first_ns
+						       : before,
 				      .first_block = t->nr_blocks,
 				      .nr_blocks = l->nr_ids,
 				      .input_tokens = l->input_tokens,
@@ -233,8 +234,8 @@ static int parse(struct reader *r, bool first)
 					     "TIMESTAMP,ContextTokens,GeneratedTokens");
 		return 0;
 	}
-	err = r->trace->format == TRACE_AZURE ? format_azure(&r->parsed, r->line, r->len) :
-						format_mooncake(&r->parsed, r->line, r->len);
+	err = r->trace->format == TRACE_AZURE ? format_azure(&r->parsed, r->line, r->len)
+					      : format_mooncake(&r->parsed, r->line, r->len);
 	if (err == -ENOMEM)
 		return no_memory(r);
 	return err ? wrong_line(r, r->parsed.why) : add_request(r);

@@ -7,12 +7,12 @@
 
 #include "world.h"
 
-#define TOKEN_UNIT 16u	/* mm stores a node's tokens in runs of so many */
+#define TOKEN_UNIT     16u /* mm stores a node's tokens in runs of so many */
 #define MAX_POOL_BYTES (1ull << 62)
-#define MAX_PAGES (1ull << 29)	/* in use; a pool may be larger */
-#define MAX_TICKS (1u << 20)	/* from one time to the next */
-#define TICK_BUDGET (1u << 20)
-#define SPARE 1024u		/* room in tables, so that it is the pool that is full */
+#define MAX_PAGES      (1ull << 29) /* in use; a pool may be larger */
+#define MAX_TICKS      (1u << 20)   /* from one time to the next */
+#define TICK_BUDGET    (1u << 20)
+#define SPARE	       1024u /* room in tables, so that it is the pool that is full */
 
 static const char *const policies[MM_NR_POLICIES] = {
 	[MM_POLICY_LRU] = "lru",
@@ -129,7 +129,7 @@ int world_call(struct world *w, uint32_t engine, struct mm_request *rq, struct m
 	err = world_submit(w, engine, rq);
 	while (!err && !c.done) {
 		if (mm_next_deadline(w->mm) == UINT64_MAX)
-			err = -EPROTO;	/* mm has forgotten a request */
+			err = -EPROTO; /* mm has forgotten a request */
 		else
 			tick_at(w, mm_next_deadline(w->mm));
 	}
