@@ -93,8 +93,8 @@ verdict "kvd stops cleanly" stop_kvd
 
 kvreplay=$build/kvreplay
 printf '{"timestamp":0,"input_length":512,"output_length":1,"hash_ids":[1]}\n{"timestamp":"x"}\n' >"$dir/t.jsonl"
-refused "kvreplay: no trace" "--trace" "$kvreplay" -c 10
-refused "kvreplay: no capacity" "--capacity" "$kvreplay" -t "$dir/t.jsonl"
+refused "kvreplay: no trace" "which trace" "$kvreplay" -c 10
+refused "kvreplay: no capacity" "how large" "$kvreplay" -t "$dir/t.jsonl"
 refused "kvreplay: trace absent" "no.jsonl" "$kvreplay" -t "$dir/no.jsonl" -c 10
 refused "kvreplay: malformed line" "t.jsonl:2: .*timestamp" "$kvreplay" -t "$dir/t.jsonl" -c 10
 refused "kvreplay: empty trace" "no request" "$kvreplay" -t /dev/null -c 10

@@ -2,6 +2,7 @@
 /* Replays of traces small enough to work out by hand. */
 #include "kvreplay_test.h"
 
+#include <errno.h>
 #include <math.h>
 
 #include "bound.h"
@@ -309,6 +310,26 @@ static void used_pages_are_what_mm_holds(void **state)
 	world_close(&w);
 }
 
+/* More pages than mm has extent ids: extents of several, and a capacity in whole ones. */
+static void a_huge_pool_has_larger_extents(void **state)
+{
+	struct world_config wc = { .capacity_pages = 2500001, .page_bytes = 4096,
+				   .most_pages = 3000000, .batch_pages = 64, .nr_engines = 1,
+				   .max_waiting = 1 };
+	struct mm_request rq = { .op = MM_ALLOC, .alloc = { .nr_pages = 64 } };
+	struct mm_reply rp;
+	struct world w;
+
+	(void)state;
+	assert_int_equal(world_open(&w, &wc), 0);
+	assert_int_equal(w.capacity_pages, 2500000);
+	assert_int_equal(world_call(&w, 0, &rq, &rp), 0);
+	assert_int_equal(world_used_pages(&w), 64);
+	world_close(&w);
+	wc.capacity_pages = 1ull << 62;
+	assert_int_equal(world_open(&w, &wc), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -324,6 +345,7 @@ int main(void)
 		cmocka_unit_test(full_pressure_is_when_nobody_gets_on),
 		cmocka_unit_test(a_request_larger_than_the_pool_is_not_asked_for),
 		cmocka_unit_test(used_pages_are_what_mm_holds),
+		cmocka_unit_test(a_huge_pool_has_larger_extents),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
