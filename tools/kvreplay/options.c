@@ -29,7 +29,7 @@ static const struct argp_option options[] = {
 	{ "policy", 'p', "NAME[,..]", 0, "lru, gittins or all (default gittins)", 0 },
 	{ "engines", 'n', "N", 0,
 	  "engines; request i is the (i mod N)-th engine's (default 1; azure 4)", 0 },
-	{ "private", OPT_PRIVATE, NULL, 0, "each engine has a pool of its own, an N-th of SIZE",
+	{ "private", OPT_PRIVATE, NULL, 0, "each engine has its own pool, an N-th of SIZE",
 	  0 },
 	{ "bound", OPT_BOUND, NULL, 0,
 	  "also the hits of a policy that knows the future (Belady's MIN, block by block)", 0 },
@@ -55,8 +55,8 @@ static const char doc[] =
 	"memory manager for room that other engines have.\n\n"
 	"Examples:\n"
 	"  kvreplay --trace conversation.jsonl --capacity 10k --policy lru --json\n"
-	"  kvreplay --trace conversation.jsonl --capacity 1k,3k,10k,30k,100k --policy all \\\n"
-	"           --bound --plot hits.svg\n"
+	"  kvreplay --trace conversation.jsonl --capacity 1k,3k,10k,30k,100k \\\n"
+	"           --policy all --bound --plot hits.svg\n"
 	"  kvreplay --trace conversation.jsonl --capacity 640G --engines 4 --private\n"
 	"  kvreplay --trace code.csv --capacity 40 --decode-rate 20 --wait 5\n";
 

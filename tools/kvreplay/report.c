@@ -160,6 +160,16 @@ static void report_gaps(struct emit *e, const struct trace_gaps *g)
 	emit_table(e, "reuse_gap", cols, 3, rows, g->nr);
 }
 
+static void say_trace(struct emit *e, const struct trace *t)
+{
+	emit_note(e, "%s (%s): %" PRIu32 " requests in %.1f minutes", t->path,
+		  trace_format_name(t->format), t->nr_requests, (double)trace_end_ns(t) / 60e9);
+	if (t->format == TRACE_MOONCAKE)
+		emit_note(e, ", %" PRIu64 " blocks, %" PRIu32 " of them distinct", t->nr_blocks,
+			  t->nr_distinct);
+	emit_note(e, "\n");
+}
+
 /* A single run is a document of its own; several are its members in "runs". */
 void kvreplay_report(const struct kvreplay *k, const struct trace *t, const struct trace_gaps *g,
 		     const struct kvreplay_run *runs, unsigned int nr_runs)
@@ -179,11 +189,7 @@ void kvreplay_report(const struct kvreplay *k, const struct trace *t, const stru
 	} else if (k->json && nr_runs == 1) {
 		emit_record(e, NULL, r.cols, r.nr, rows);
 	} else {
-		emit_note(e,
-			  "%s (%s): %" PRIu32 " requests in %.1f minutes, %" PRIu64
-			  " blocks, %" PRIu32 " of them distinct\n",
-			  t->path, trace_format_name(t->format), t->nr_requests,
-			  (double)trace_end_ns(t) / 60e9, t->nr_blocks, t->nr_distinct);
+		say_trace(e, t);
 		emit_table(e, "runs", r.cols, r.nr, rows, nr_runs);
 	}
 	if (t->format == TRACE_MOONCAKE && (k->json || nr_runs == 1))
