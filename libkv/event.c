@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "call.h"
 
-#define EVENT_BATCH  64u
+#define EVENT_BATCH  128u
 #define EVENT_ROUNDS 64u
 
 enum { EVENT_RETIRE = 1, EVENT_PRESSURE = 2, EVENT_VACATE = 3 };
