@@ -107,7 +107,7 @@ static void check_extent(const struct mm *mm, uint32_t ext)
 static void check_budgets(const struct mm *mm)
 {
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint64_t extents = 0, leave = 0, reserved = 0;
+		uint64_t extents = 0, leave = 0, reserved = 0, min = 0;
 
 		for (uint32_t e = pool_next(mm, &mm->extents, 0); e;
 		     e = pool_next(mm, &mm->extents, e)) {
@@ -124,6 +124,10 @@ static void check_budgets(const struct mm *mm)
 		for (uint32_t e = pool_next(mm, &mm->engines, 0); e;
 		     e = pool_next(mm, &mm->engines, e))
 			reserved += engine_at(mm, e)->reserved[d];
+		for (uint32_t t = pool_next(mm, &mm->tenants, 0); t;
+		     t = pool_next(mm, &mm->tenants, t))
+			min += tenant_at(mm, t)->limit[d].min_bytes;
+		MM_ASSERT(min <= mm->cfg.device[d].pool_bytes);
 		MM_ASSERT(extents == mm->device[d].extent_bytes);
 		MM_ASSERT(leave == mm->device[d].leaving_bytes);
 		MM_ASSERT(reserved == mm->device[d].reserved_bytes);
@@ -261,7 +265,7 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 {
 	const struct tenant *t = tenant_at(mm, tenant);
 	uint32_t refs = 0;
-	uint64_t sum[MM_MAX_DEVICES] = { 0 };
+	uint64_t sum[MM_MAX_DEVICES] = { 0 }, leave[MM_MAX_DEVICES] = { 0 };
 
 	EACH(c, t->caches, cache_at, tenant_link)
 		MM_ASSERT(cache_at(mm, c)->tenant == tenant);
@@ -274,12 +278,21 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 		const struct cache *c = cache_at(mm, x->cache);
 
 		for (uint32_t s = 0; s < c->desc.nr_shards && c->tenant == tenant; s++)
-			sum[c->desc.shard[s].device] += !(x->charged & 1u << s) ? 0 :
-							c->extent_bytes[x->group][s];
+			if (x->charged & 1u << s) {
+				uint64_t bytes = c->extent_bytes[x->group][s];
+
+				sum[c->desc.shard[s].device] += bytes;
+				leave[c->desc.shard[s].device] += x->leaving ? bytes : 0;
+			}
 	}
-	MM_ASSERT(refs == t->nr_refs && refs);
-	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
+	MM_ASSERT(refs + t->configured == t->nr_refs && t->nr_refs);
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+		const struct mm_limits *l = &t->limit[d];
+
 		MM_ASSERT(sum[d] == t->charge[d] && t->charge[d] <= t->peak[d]);
+		MM_ASSERT(leave[d] == t->leaving[d]);
+		MM_ASSERT(l->min_bytes <= l->low_bytes && l->high_bytes <= l->max_bytes);
+	}
 }
 
 /* What is at hand is enough for none that waits, and who waits for an extent has one coming. */

@@ -55,7 +55,7 @@ static uint64_t add_extent(const struct mm *mm, uint64_t h, uint32_t ext)
 
 static uint64_t add_tenant(const struct tenant *t, uint64_t h)
 {
-	h = add_bytes(add(h, t->key), t->limit, sizeof(t->limit));
+	h = add_bytes(add(add(h, t->key), t->oom_action), t->limit, sizeof(t->limit));
 	return add_bytes(h, t->charge, sizeof(t->charge));
 }
 

@@ -87,13 +87,14 @@ static void uncharge(struct mm *mm, struct extent *x, uint16_t shards)
 	struct cache *c = cache_at(mm, x->cache);
 
 	for (uint32_t s = 0; s < c->desc.nr_shards; s++) {
-		struct device *dev = &mm->device[c->desc.shard[s].device];
+		uint32_t d = c->desc.shard[s].device;
 		uint64_t bytes = c->extent_bytes[x->group][s];
 
 		if (!(shards & x->charged & 1u << s))
 			continue;
-		dev->leaving_bytes -= x->leaving ? bytes : 0;
-		memcg_uncharge(mm, c->tenant, c->desc.shard[s].device, bytes);
+		if (x->leaving)
+			memcg_left(mm, c->tenant, d, bytes);
+		memcg_uncharge(mm, c->tenant, d, bytes);
 	}
 	x->charged &= (uint16_t)~shards;
 	mm->dirty = true;
@@ -105,8 +106,8 @@ static void leave(struct mm *mm, struct extent *x)
 
 	for (uint32_t s = 0; s < c->desc.nr_shards; s++)
 		if (x->charged & 1u << s)
-			mm->device[c->desc.shard[s].device].leaving_bytes +=
-				c->extent_bytes[x->group][s];
+			memcg_leave(mm, c->tenant, c->desc.shard[s].device,
+				    c->extent_bytes[x->group][s]);
 	x->leaving = true;
 	mm->nr_leaving++;
 }

@@ -157,7 +157,7 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-enum array_use { NO_ARRAY, ONE_BATCH, ALL_GROUPS, EVENT_ARRAY };
+enum array_use { NO_ARRAY, ONE_BATCH, ALL_GROUPS, EVENT_ARRAY, GEOM_ARRAY };
 
 static const struct {
 	int (*fn)(struct mm *, const struct mm_request *, struct mm_reply *);
@@ -167,7 +167,7 @@ static const struct {
 	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY },
 	[MM_FENCE] = { engine_op_fence, NO_ARRAY },
 	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY },
-	[MM_CACHE_OPEN] = { cache_op_open, NO_ARRAY },
+	[MM_CACHE_OPEN] = { cache_op_open, GEOM_ARRAY },
 	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY },
 	[MM_IMPORT] = { import_op_import, NO_ARRAY },
 	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY },
@@ -186,6 +186,7 @@ static const struct {
 	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
 	[MM_VACATE_ACK] = { event_op_vacate_ack, NO_ARRAY },
 	[MM_STAT] = { engine_op_stat, NO_ARRAY },
+	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY },
 };
 
 static uint32_t worst_words(const struct mm *mm, enum array_use use)
@@ -197,6 +198,8 @@ static uint32_t worst_words(const struct mm *mm, enum array_use use)
 		return MM_MAX_GROUPS * mm->cfg.batch_pages;
 	case EVENT_ARRAY:
 		return EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
+	case GEOM_ARRAY:
+		return MM_MAX_GROUPS * sizeof(struct mm_group_geom) / sizeof(uint64_t);
 	default:
 		return 0;
 	}
@@ -221,23 +224,25 @@ static void settle(struct mm *mm)
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 {
-	struct mm_reply rp = { .cookie = rq->cookie, .op = rq->op, .engine = rq->engine,
-			       .member = rq->member, .cache = rq->cache };
 	uint32_t op = (uint32_t)rq->op;
+	bool known = op < MM_NR_OPS && ops[op].fn;
+	struct mm_reply *rp;
 
 	begin(mm, now_ns);
-	if (op >= MM_NR_OPS || !ops[op].fn) {
-		if (!reply_room(mm, 0))
-			return -EAGAIN;
-		rp.result = reply_error(&rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
-		reply_push(mm, &rp);
-		return 0;
-	}
-	if (!reply_room(mm, worst_words(mm, ops[op].array)))
+	if (!reply_room(mm, known ? worst_words(mm, ops[op].array) : 0))
 		return -EAGAIN;
-	rp.result = ops[op].fn(mm, rq, &rp);
-	if (rp.result != REPLY_LATER)
-		reply_push(mm, &rp);
+	rp = reply_next(mm);
+	rp->cookie = rq->cookie;
+	rp->op = rq->op;
+	rp->engine = rq->engine;
+	rp->member = rq->member;
+	rp->cache = rq->cache;
+	if (known)
+		rp->result = ops[op].fn(mm, rq, rp);
+	else
+		rp->result = reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
+	if (rp->result != REPLY_LATER)
+		reply_done(mm, rp);
 	settle(mm);
 	return 0;
 }

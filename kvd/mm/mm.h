@@ -122,7 +122,10 @@ enum mm_op {
 	MM_PRESSURE_ACK,	/* engine: answered pressure seq */
 	MM_VACATE_ACK,		/* engine: left an extent it was asked to leave */
 	MM_STAT,		/* engine: its own numbers */
-	MM_TENANT_SET,		/* limits of a tenant on one device or all; makes the tenant */
+	/* Limits of a tenant on one device or all; makes the tenant, which then stays as long as
+	 * something is not at its default. -EINVAL; -ENOMEM MM_POOL_FULL when the mins of all
+	 * tenants would not fit (a: its min, b: what is left for it), MM_TABLE_FULL. */
+	MM_TENANT_SET,
 	MM_HINT,		/* lease: what the engine knows about the future of its pages */
 	MM_NR_OPS,
 };
@@ -176,6 +179,15 @@ struct mm_limits {
 enum mm_oom_action {
 	MM_OOM_NONE,		/* what stays above max is charged and reported */
 	MM_OOM_KILL,	/* past the deadline the engine that holds most is fenced and killed */
+};
+
+/* How often a tenant met one of its limits. */
+enum mm_memcg_event {
+	MM_MEMCG_LOW,		/* taken from below its low, everybody else having nothing */
+	MM_MEMCG_HIGH,		/* its charge passed high */
+	MM_MEMCG_MAX,		/* an allocation, a promise was kept from more by max */
+	MM_MEMCG_OOM,		/* what stayed above max after everything was tried */
+	MM_NR_MEMCG_EVENTS,
 };
 
 /* What a reservation is for; each kind is absolute and apart from the others. */
@@ -271,14 +283,15 @@ struct mm_reply {
 	enum mm_op op;
 	int result;			/* 0/-errno */
 	enum mm_reason reason;
+	bool writable;			/* IMPORT */
+	bool tail_adopted;
 	uint64_t a, b;			/* see reason */
 	uint32_t engine, member, cache;
 	uint32_t lease, park;		/* LOOKUP, COMMIT, LEASE_DUP, PARK, RESUME */
-	bool writable;			/* IMPORT */
 	/* LOOKUP, RESUME: nr_pages full pages of nr_groups groups, pages[group][nr_pages], 0 where
 	 * a window group has none (none is needed there). tail_*: the page after them matches
-	 * tail_tokens > 0 of the rest: its source pages tail_pages[group], leased by tail_lease (0
-	 * if adopted: then the ids are held by the engine now, tail_adopted). In window groups
+	 * tail_tokens > 0 of the rest: its source pages tail_pages[nr_groups], leased by tail_lease
+	 * (0 if adopted: then the ids are held by the engine now, tail_adopted). In window groups
 	 * tail_lease keeps its own page only: who reads the window before it, while the tail is
 	 * being copied or after, keeps both leases.
 	 * COMMIT: nr_pages as given; pages[group][nr_pages] are the ids of the chain: the committed
@@ -286,12 +299,11 @@ struct mm_reply {
 	 * ALLOC: pages[nr_pages]. */
 	uint32_t nr_pages, nr_groups;
 	const uint64_t *pages;
+	const uint64_t *tail_pages;	/* NULL: no tail */
 	uint32_t tail_tokens, tail_lease;
-	bool tail_adopted;
-	uint64_t tail_pages[MM_MAX_GROUPS];
-	struct mm_group_geom geom[MM_MAX_GROUPS];	/* CACHE_OPEN */
-	const struct mm_event *events;	/* EVENTS */
 	uint32_t nr_events;
+	const struct mm_event *events;	/* EVENTS */
+	const struct mm_group_geom *geom;	/* CACHE_OPEN: [nr_groups] */
 };
 
 /* ---- effects ------------------------------------------------------------------------------- */
@@ -369,6 +381,23 @@ struct mm_cache_info {
 	uint64_t lookup_tokens, hit_tokens;
 };
 
+struct mm_tenant_device {
+	struct mm_limits limits;
+	/* leaving: part of the charge that is on its way back to the device. promised: what opened
+	 * caches may still take of what they were promised. */
+	uint64_t charge_bytes, peak_bytes, leaving_bytes, reserved_bytes, promised_bytes;
+	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, free_bytes; /* pages */
+};
+
+struct mm_tenant_info {
+	uint32_t key, nr_engines, nr_caches;
+	uint32_t oom_action;			/* enum mm_oom_action */
+	uint32_t configured, pad;		/* limits were set: it stays without engines */
+	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;
+	uint64_t lookup_tokens, hit_tokens;
+	struct mm_tenant_device device[MM_MAX_DEVICES];
+};
+
 /* ---- calls --------------------------------------------------------------------------------- */
 
 struct mm;
@@ -391,6 +420,8 @@ void mm_meminfo(const struct mm *, uint32_t device, struct mm_meminfo *);
 /* Walk by id: *id 0 starts, false ends. */
 bool mm_next_engine(const struct mm *, uint32_t *id, struct mm_engine_info *);
 bool mm_next_cache(const struct mm *, uint32_t *id, struct mm_cache_info *);
+bool mm_next_tenant(const struct mm *, uint32_t *id, struct mm_tenant_info *);
+int mm_tenant_info(const struct mm *, uint32_t key, struct mm_tenant_info *);	/* -ENOENT */
 
 /* What a caller must know before it asks; -ENOENT unless the id is the engine's. */
 int mm_cache_shape(const struct mm *, uint32_t engine, uint32_t cache, uint32_t *page_tokens,

@@ -339,6 +339,8 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	w.barred = barred(mm, w.bind, w.seq);
 	w.ids = reply_words(mm, w.nr);
 	v = decide(mm, &w, rp);
+	if (rp->reason == MM_TENANT_MAX)
+		memcg_event(mm, engine_at(mm, engine)->tenant, MM_MEMCG_MAX);
 	if (v == GRANTED) {
 		*rp = (struct mm_reply){ .cookie = rp->cookie, .op = rp->op, .engine = rp->engine,
 					 .cache = rp->cache, .pages = w.ids, .nr_pages = w.nr };

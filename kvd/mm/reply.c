@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
 #include "core.h"
 
 static uint64_t *words(const struct mm *mm)
@@ -29,19 +31,50 @@ uint64_t *reply_words(struct mm *mm, uint32_t nr_words)
 	return at;
 }
 
-void reply_push(struct mm *mm, const struct mm_reply *rp)
+static struct reply_slot *next_slot(struct mm *mm)
 {
 	struct reply_queue *q = &mm->replies;
-	struct reply_slot *slot = &q->slot[(q->head + q->nr) % REPLY_RING];
 
 	MM_ASSERT(q->nr < REPLY_RING);
-	slot->reply = *rp;
-	slot->pages_at = rp->pages ? (uint64_t)(rp->pages - words(mm)) + 1 : 0;
-	slot->events_at = rp->events ?
-		(uint64_t)((const uint64_t *)rp->events - words(mm)) + 1 : 0;
-	slot->reply.pages = NULL;
-	slot->reply.events = NULL;
-	q->nr++;
+	return &q->slot[(q->head + q->nr) % REPLY_RING];
+}
+
+struct mm_reply *reply_next(struct mm *mm)
+{
+	struct reply_slot *slot = next_slot(mm);
+
+	memset(slot, 0, sizeof(*slot));
+	return &slot->reply;
+}
+
+static uint32_t word_of(const struct mm *mm, const void *at)
+{
+	return at ? (uint32_t)((const uint64_t *)at - words(mm)) + 1 : 0;
+}
+
+void reply_done(struct mm *mm, struct mm_reply *rp)
+{
+	struct reply_slot *slot = next_slot(mm);
+
+	MM_ASSERT(rp == &slot->reply);
+	slot->pages_at = word_of(mm, rp->pages);
+	slot->tail_at = word_of(mm, rp->tail_pages);
+	slot->events_at = word_of(mm, rp->events);
+	slot->geom_at = word_of(mm, rp->geom);
+	mm->replies.nr++;
+}
+
+void reply_push(struct mm *mm, const struct mm_reply *rp)
+{
+	struct mm_reply *to = reply_next(mm);
+
+	*to = *rp;
+	reply_done(mm, to);
+}
+
+static const void *word_at(const struct mm *mm, uint32_t at)
+{
+	return at ? words(mm) + at - 1 : NULL;
 }
 
 bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
@@ -52,10 +85,10 @@ bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
 	if (!q->nr)
 		return false;
 	*rp = slot->reply;
-	if (slot->pages_at)
-		rp->pages = words(mm) + slot->pages_at - 1;
-	if (slot->events_at)
-		rp->events = (const struct mm_event *)(words(mm) + slot->events_at - 1);
+	rp->pages = word_at(mm, slot->pages_at);
+	rp->tail_pages = word_at(mm, slot->tail_at);
+	rp->events = word_at(mm, slot->events_at);
+	rp->geom = word_at(mm, slot->geom_at);
 	q->head = (q->head + 1) % REPLY_RING;
 	q->nr--;
 	return true;

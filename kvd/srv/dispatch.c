@@ -427,7 +427,7 @@ static void answer_cache_open(struct answer *a)
 {
 	struct kv_cache_geom g = { 0 };
 
-	for (uint32_t i = 0; i < KV_MAX_GROUPS; i++) {
+	for (uint32_t i = 0; i < a->reply->nr_groups; i++) {
 		g.extent_pages[i] = a->reply->geom[i].extent_pages;
 		memcpy(g.extent_bytes[i], a->reply->geom[i].extent_bytes,
 		       sizeof(g.extent_bytes[i]));
@@ -456,7 +456,8 @@ static void answer_match(struct answer *a)
 		.tail_adopted = r->tail_adopted,
 	};
 
-	memcpy(m.tail_pages, r->tail_pages, sizeof(m.tail_pages));
+	if (r->tail_pages)
+		memcpy(m.tail_pages, r->tail_pages, r->nr_groups * sizeof(*m.tail_pages));
 	a->cqe->id = r->lease;
 	put(a, &m, sizeof(m));
 	put_pages(a, r->nr_groups);

@@ -74,7 +74,7 @@ static void check_pages(struct hit *h)
 static uint32_t tail_node(struct hit *h, const uint32_t *rest, uint32_t nr_rest)
 {
 	struct sim *s = h->s;
-	uint64_t id = h->r->tail_pages[h->cache->full];
+	uint64_t id = h->r->tail_pages ? h->r->tail_pages[h->cache->full] : 0;
 	struct page *p = model_page(s, id);
 	struct node *n;
 	uint32_t pt = h->cache->desc.page_tokens;

@@ -247,6 +247,8 @@ static struct cache *cache_new(struct sim *s, struct call *c, uint32_t id)
 
 static void check_geometry(struct sim *s, const struct cache *k, const struct mm_reply *r)
 {
+	SIM_CHECK(s, r->geom && r->nr_groups == k->desc.nr_groups, "cache %u has no geometry",
+		  k->id);
 	for (uint32_t g = 0; g < k->desc.nr_groups; g++) {
 		const struct mm_group_geom *m = &r->geom[g];
 
@@ -286,7 +288,7 @@ static void ok_open(struct sim *s, struct call *c, const struct mm_reply *r)
 		k = cache_new(s, c, r->cache);
 	SIM_CHECK(s, k->id == r->cache, "shared cache %u opened as %u", k->id, r->cache);
 	check_geometry(s, k, r);
-	memcpy(k->geom, r->geom, sizeof(k->geom));
+	memcpy(k->geom, r->geom, r->nr_groups * sizeof(*k->geom));
 	if (model_has_open(s, e, k))
 		return;
 	SIM_CHECK(s, e->nr_opens < SIM_OPENS, "sim: opens");
