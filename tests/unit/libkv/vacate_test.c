@@ -345,6 +345,37 @@ static void without_room_it_stays_and_is_tried_again(void **state)
 	kv_seq_release(s);
 }
 
+static int no_import(struct kv *kv, uint32_t extent, uint32_t shard, struct link_extent *x)
+{
+	(void)kv;
+	(void)extent;
+	(void)shard;
+	(void)x;
+	return err_set(-ENOMEM, "no room to map");
+}
+
+static void what_cannot_be_mapped_is_no_place_to_move_to(void **state)
+{
+	struct kv_seq *s = grown(12, 0);
+	uint32_t extent = extent_of(s, 0);
+	uint64_t held = map_held(f.kv, extent), version = kv_seq_pte_version(s);
+
+	(void)state;
+	drain_begin(f.cache, extent);
+	drain.ops.import = no_import;
+	poll_ok();
+	assert_true(kv_seq_pte_version(s) == version);
+	assert_int_equal(held_in(s, extent), 3);
+	assert_in_range(map_held(f.kv, extent), 3, held);
+	fix_verify(&f, s, 0, 12);
+	drain.ops.import = drain.real->import;
+	poll_ok();
+	assert_int_equal(held_in(s, extent), 0);
+	assert_int_equal(drain.acks, 1);
+	fix_verify(&f, s, 0, 12);
+	kv_seq_release(s);
+}
+
 /* The link breaks at each step of a move. */
 static void a_dead_link_is_reported(void **state)
 {
@@ -481,6 +512,7 @@ int main(void)
 		T(raw_pages_stay),
 		T(raw_pages_are_moved_by_the_engine),
 		T(without_room_it_stays_and_is_tried_again),
+		T(what_cannot_be_mapped_is_no_place_to_move_to),
 		T(a_dead_link_is_reported),
 		T(with_several_shards_the_engine_moves),
 		T(opaque_and_window_pages_move),
