@@ -53,8 +53,15 @@ static uint64_t add_extent(const struct mm *mm, uint64_t h, uint32_t ext)
 	return h;
 }
 
+static uint64_t add_fair(const struct fair *f, uint64_t h)
+{
+	h = add(add(h, f->finish), f->last_bytes << 1 | f->seen);
+	return f->nr ? add(add(h, f->start), f->stamp) : h;
+}
+
 static uint64_t add_tenant(const struct tenant *t, uint64_t h)
 {
+	h = add(add_fair(&t->fair, h), t->queue.start);
 	h = add_bytes(add(add(h, t->key), t->oom_action), t->limit, sizeof(t->limit));
 	return add_bytes(h, t->charge, sizeof(t->charge));
 }
@@ -66,8 +73,9 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 
 		h = add(h, (uint64_t)pool_id(mm, &mm->engines, i) << 32 | e->tenant);
 		h = add(h, (uint64_t)e->lead << 32 | e->fenced << 1 | e->draining);
-		h = add_bytes(h, e->reserved, sizeof(e->reserved));
+		h = add_bytes(h, e->reserved_for, sizeof(e->reserved_for));
 		h = add(h, (uint64_t)e->pressure.seq << 32 | e->pressure.acked);
+		h = add_fair(&e->fair, h);
 	}
 	for (uint32_t i = pool_next(mm, &mm->members, 0); i; i = pool_next(mm, &mm->members, i))
 		h = add(h, (uint64_t)pool_id(mm, &mm->members, i) << 32 |
@@ -92,7 +100,8 @@ static uint64_t add_caches(const struct mm *mm, uint64_t h)
 		h = add(h, (uint64_t)b->engine << 32 | b->cache);
 		h = add_list(h, &b->lru);
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-			h = add(h, (uint64_t)b->slab[g].nr_coming << 32 | b->slab[g].pend_pages);
+			h = add(add(h, b->slab[g].promise),
+				(uint64_t)b->slab[g].nr_coming << 32 | b->slab[g].pend_pages);
 	}
 	return h;
 }
@@ -104,7 +113,9 @@ static uint64_t add_queues(const struct mm *mm, uint64_t h)
 
 		h = add(h, (uint64_t)pe->bind << 32 | pe->group << 24 | pe->nr_pages);
 		h = add(add(h, pe->deadline_ns), pe->cookie);
+		h = add(h, (uint64_t)pe->bars << 32 | pe->own);
 	}
+	h = add(h, mm->queue.start);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		h = add(add(h, mm->device[d].extent_bytes), mm->device[d].reserved_bytes);
 	return add_list(h, &mm->fx);

@@ -8,7 +8,8 @@
  *             is RETIRING or DESTROYING; charge <= peak. A tenant exists while an engine, a cache
  *             or limits that differ from the default (configured) refer to it. The mins of all
  *             tenants fit each pool.
- * Ownership:  memcg.c writes limits, charge and peak; engine.c and cache.c hold references.
+ * Ownership:  memcg.c writes limits, charge and peak; engine.c and cache.c hold references;
+ *             fair is fair.c's, queue pending.c's.
  * Cost:       O(1) a charge; finding a tenant and setting limits O(tenants).
  * Limits:     max_tenants.
  * Errors:     -EDQUOT MM_TENANT_MAX; setting limits: mm.h.
@@ -20,8 +21,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fair.h"
 #include "list.h"
 #include "mm.h"
+#include "pending.h"
 #include "pool.h"
 
 struct tenant {
@@ -29,11 +32,14 @@ struct tenant {
 	uint32_t key, nr_refs;
 	struct mm_limits limit[MM_MAX_DEVICES];
 	uint64_t charge[MM_MAX_DEVICES], peak[MM_MAX_DEVICES], leaving[MM_MAX_DEVICES];
+	uint64_t promised[MM_MAX_DEVICES];	/* unmet: admit.h */
 	uint32_t oom_action;			/* enum mm_oom_action */
 	bool configured;
 	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;
 	uint64_t lookup_tokens, hit_tokens;
 	struct list caches;
+	struct fair fair;
+	struct pending_tenant queue;
 };
 
 uint32_t tenant_find(const struct mm *, uint32_t key);	/* 0: none */
@@ -54,6 +60,8 @@ bool memcg_below_min(const struct mm *, uint32_t tenant, uint32_t device); /* or
 bool memcg_below_low(const struct mm *, uint32_t tenant, uint32_t device);
 uint64_t memcg_excess(const struct mm *, uint32_t tenant, uint32_t device);	/* over max */
 uint64_t memcg_over_high(const struct mm *, uint32_t tenant, uint32_t device);
+/* Would nr extents more, of so many bytes on each device? */
+bool memcg_would_pass_high(const struct mm *, uint32_t tenant, const uint64_t *need, uint32_t nr);
 /* Bytes that may be taken from it without going below min, and without going below low. */
 uint64_t memcg_above_min(const struct mm *, uint32_t tenant, uint32_t device);
 uint64_t memcg_above_low(const struct mm *, uint32_t tenant, uint32_t device);
