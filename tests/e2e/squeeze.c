@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* squeeze - an engine for squeeze.sh: it never trusts a byte, answers what kvd asks, and does not die
+/* squeeze - an engine for squeeze.sh: it trusts no byte, answers what kvd asks, and does not die
  *
  *	squeeze SPEC UID NAME keep PROMPTS PAGES	reads the same prompts again and again
  *	squeeze SPEC UID NAME take CHATS PAGES		always new ones, some of them kept alive
