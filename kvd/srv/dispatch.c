@@ -350,6 +350,24 @@ static int parse_unimport(struct parse *p)
 	return 0;
 }
 
+static int parse_hint(struct parse *p)
+{
+	const struct kv_hint_in *in = p->client->scratch;
+
+	if (need_in(p, sizeof(*in)))
+		return p->cqe->res;
+	if (in->reserved)
+		return bad_entry(p);
+	if (in->priority > 2 || (in->to_page && in->to_page <= in->from_page))
+		return refuse(p, -EINVAL, KV_BAD_ARGUMENT);
+	p->req.hint.lease = p->sqe->id;
+	p->req.hint.hint = (struct mm_hint){
+		.from_page = in->from_page, .to_page = in->to_page, .priority = in->priority,
+		.reuse_ms = in->reuse_ms, .ttl_ms = in->ttl_ms,
+	};
+	return 0;
+}
+
 static int parse_pressure_ack(struct parse *p)
 {
 	p->req.ack.seq = p->sqe->id;
@@ -502,6 +520,7 @@ static const struct op ops[KV_NR_OPS] = {
 	   answer_plain),
 	OP(VACATE_ACK, MM_VACATE_ACK, 0, F_LEAD | F_ID, parse_vacate_ack, answer_plain),
 	OP(STAT, MM_STAT, 0, F_OUT, parse_stat, answer_plain),
+	OP(HINT, MM_HINT, 0, F_LEAD | F_ID | F_IN, parse_hint, answer_plain),
 };
 
 int dispatch_submit(struct exec *exec, const struct dispatch_client *client,
