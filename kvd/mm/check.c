@@ -349,7 +349,8 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 
 		MM_ASSERT(sum[d] == t->charge[d] && t->charge[d] <= t->peak[d]);
 		MM_ASSERT(leave[d] == t->leaving[d]);
-		MM_ASSERT(l->min_bytes <= l->low_bytes && l->high_bytes <= l->max_bytes);
+		MM_ASSERT(!l->low_bytes || l->min_bytes <= l->low_bytes);
+		MM_ASSERT(l->high_bytes == MM_NO_LIMIT || l->high_bytes <= l->max_bytes);
 	}
 }
 

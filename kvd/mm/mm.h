@@ -167,7 +167,8 @@ struct mm_page_key {
 #define MM_ALL_DEVICES		UINT32_MAX
 #define MM_NO_LIMIT		UINT64_MAX
 
-/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max.
+/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max, but low
+ * 0 (it is as min then) and high MM_NO_LIMIT may stand with any.
  *   min   never reclaimed below; the mins of all tenants fit the pool together
  *   low   not reclaimed below while another tenant above its low has something to take
  *   high  above it own cached pages go before more is taken, and the engines are pressed
@@ -367,6 +368,7 @@ struct mm_meminfo {			/* of one device */
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, pad;
+	uint64_t promised_bytes;	/* of free and leaving ones: for whom they were promised */
 };
 
 struct mm_engine_info {

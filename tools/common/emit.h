@@ -23,6 +23,7 @@ enum emit_kind {
 	EMIT_FRACTION,	/* the same with four decimals */
 	EMIT_FLOAT,	/* three significant decimals */
 	EMIT_BOOL,
+	EMIT_LIMIT,	/* bytes; UINT64_MAX: none, JSON null */
 };
 
 struct emit_col {

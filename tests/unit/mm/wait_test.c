@@ -214,8 +214,7 @@ static void a_tenant_s_max_is_its_own_affair(void **state)
 	uint32_t lease;
 
 	(void)state;
-	tenant_at(t.mm, 1)->limit[0].high_bytes = tenant_at(t.mm, 1)->limit[0].max_bytes =
-		2 * MMT_EXTENT;
+	tenant_at(t.mm, 1)->limit[0].max_bytes = 2 * MMT_EXTENT;
 	lease = mmt_chain(&t, e1, c1, 0, 16);
 	mmt_refused(&t, mmt_alloc(&t, e1, c1, 0, 1, NULL), -EDQUOT, MM_TENANT_MAX);
 	assert_int_equal(t.rp.a, 2 * MMT_EXTENT);
