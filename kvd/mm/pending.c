@@ -221,21 +221,28 @@ static enum verdict create(struct mm *mm, const struct want *w, uint32_t nr)
 	return WAIT_CREATE;
 }
 
-static bool at_max(const struct mm *mm, const struct want *w, uint32_t extents)
+/* With so many extents more the tenant would be above its max. */
+static bool at_max(const struct mm *mm, const struct want *w, uint32_t extents,
+		   struct mm_reply *why)
 {
 	const struct cache *c = cache_at(mm, w->cache);
+	const struct tenant *t = tenant_at(mm, c->tenant);
 
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (c->need[w->group][d] * extents > memcg_room(mm, c->tenant, d))
+		if (c->need[w->group][d] * extents > memcg_room(mm, c->tenant, d)) {
+			reply_error(why, -EDQUOT, MM_TENANT_MAX, t->limit[d].max_bytes,
+				    t->charge[d]);
 			return true;
+		}
 	return false;
 }
 
-static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing)
+static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, struct mm_reply *rp)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t extents = extents_for(missing, c, w->group);
-	struct reclaim take = { w->bind, w->group, w->at, w->own_barred || at_max(mm, w, extents) };
+	struct reclaim take = { w->bind, w->group, w->at,
+				w->own_barred || at_max(mm, w, extents, rp) };
 	bool coming;
 
 	if (!w->may_wait || w->deadline_ns <= mm->now_ns || w->create_error)
@@ -284,7 +291,7 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 		return w->may_wait ? WAIT_CREATE : REFUSED;
 	}
 	missing = core_less(w->nr, ahead + more);
-	return wait_room(mm, w, missing);
+	return wait_room(mm, w, missing, rp);
 }
 
 /* ---- the queue ----------------------------------------------------------------------------- */
@@ -309,6 +316,7 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 	}
 	rp->reason = MM_OK;
 	extent_creatable(mm, w->cache, w->group, short_of, rp);
+	at_max(mm, w, short_of, rp);	/* then room in the pool would not help either */
 	room = rp->reason == MM_OK;
 	if (room)	/* there is, but others were first, or none may wait */
 		reply_error(rp, -ENOMEM, MM_POOL_FULL, w->nr, 0);
