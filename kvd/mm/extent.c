@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "core.h"
 #include "event.h"
@@ -8,11 +9,6 @@
 
 #define FX_EXTENT_SHIFT	4
 #define FX_SEQ_SHIFT	24
-
-uint32_t extent_pages(const struct extent *x)
-{
-	return 1u << x->order;
-}
 
 struct extent *extent_lookup(struct mm *mm, uint32_t ext)
 {
@@ -33,10 +29,10 @@ uint64_t extent_shard_bytes(const struct mm *mm, const struct extent *x, uint32_
 
 /* ---- budgets ------------------------------------------------------------------------------- */
 
-uint32_t extent_creatable(const struct mm *mm, uint32_t cache, uint32_t group, uint32_t nr,
+uint32_t extent_creatable(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr,
 			  struct mm_reply *why)
 {
-	const struct cache *c = cache_at(mm, cache);
+	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
 	uint32_t can = nr, slots = mm->extents.max - mm->extents.nr_used;
 
 	if (slots < can) {
@@ -49,9 +45,7 @@ uint32_t extent_creatable(const struct mm *mm, uint32_t cache, uint32_t group, u
 		can = 0;
 	}
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint64_t want = c->need[group][d];
-		uint64_t room = mm->cfg.device[d].pool_bytes - mm->device[d].extent_bytes -
-				mm->device[d].reserved_bytes;
+		uint64_t want = c->need[group][d], room = admit_room(mm, bind, group, d);
 
 		if (want && room / want < can) {
 			reply_error(why, -ENOMEM, MM_POOL_FULL, want * nr, room);
@@ -59,12 +53,11 @@ uint32_t extent_creatable(const struct mm *mm, uint32_t cache, uint32_t group, u
 		}
 	}
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint64_t want = c->need[group][d], room = memcg_room(mm, c->tenant, d);
+		uint64_t want = c->need[group][d], room = admit_quota(mm, bind, group, d);
+		uint64_t limit = tenant_at(mm, c->tenant)->limit[d].max_bytes;
 
 		if (want && room / want < can) {
-			reply_error(why, -EDQUOT, MM_TENANT_MAX,
-				    tenant_at(mm, c->tenant)->limit[d].max_bytes,
-				    tenant_at(mm, c->tenant)->charge[d]);
+			reply_error(why, -EDQUOT, MM_TENANT_MAX, limit, core_less(limit, room));
 			can = (uint32_t)(room / want);
 		}
 	}
@@ -192,6 +185,7 @@ uint32_t extent_create(struct mm *mm, uint32_t bind, uint32_t group)
 	b->slab[group].nr_coming += 1u << order;
 	b->nr_extents++;
 	charge(mm, x);
+	admit_count(mm, bind, group, true);
 	fx_begin(mm, ext, all_shards(mm, x));
 	return ext;
 }
@@ -235,6 +229,8 @@ static void created(struct mm *mm, uint32_t ext)
 		bucket_list_del(mm, &s->bucket[SLAB_CREATING], ext);
 		s->nr_coming -= extent_pages(x);
 		bind_at(mm, bind)->nr_extents--;
+		if (!error)
+			admit_count(mm, bind, group, false);
 		x->bind = NIL;
 		pending_wake(mm, bind, group);
 	}
@@ -246,9 +242,10 @@ static void created(struct mm *mm, uint32_t ext)
 		slab_add(mm, ext, bind);
 		return;
 	}
-	leave(mm, x);
-	if (!error)
+	if (!error) {		/* a failed one is leaving since it failed */
+		leave(mm, x);
 		mm->vmstat.extents_destroy++;
+	}
 	destroy(mm, ext);
 	if (bind) {
 		pending_create_failed(mm, bind, group, error);
@@ -291,18 +288,17 @@ void extent_update(struct mm *mm, uint32_t ext)
 {
 	struct extent *x = extent_at(mm, ext);
 	struct slab *s = slab_of(mm, x);
-	uint32_t bucket = slab_bucket(mm, ext);
-	bool was_cold = x->cold_link.prev || s->cold.head == ext;
-	bool takeable = !x->nr[FRAME_HELD] && !x->nr[FRAME_QUARANTINED] && !x->nr[FRAME_IO] &&
-			!x->nr_pinned;
+	uint32_t bucket = slab_bucket_of(x);
+	bool takeable = extent_takeable(x);
 
 	if (bucket != x->bucket)
 		slab_move_bucket(mm, ext, bucket);
-	if (!!x->nr[FRAME_COLD] != was_cold) {
-		if (was_cold)
+	if (!!x->nr[FRAME_COLD] != x->on_cold) {
+		if (x->on_cold)
 			cold_list_del(mm, &s->cold, ext);
 		else
 			cold_list_add_tail(mm, &s->cold, ext);
+		x->on_cold = !x->on_cold;
 	}
 	if (takeable == x->on_take)
 		return;
@@ -415,7 +411,12 @@ static void complete_create(struct mm *mm, uint32_t ext, uint16_t bit, int resul
 	if (!result) {
 		x->fx_ok |= bit;
 	} else {
-		/* The other shards are not worth starting any more. */
+		/* The other shards are not worth starting any more, those made will go again. */
+		if (!x->leaving) {
+			leave(mm, x);
+			if (x->bind)
+				admit_count(mm, x->bind, x->group, false);
+		}
 		uncharge(mm, x, bit | x->fx_todo);
 		x->fx_error = result;
 		fx_cancel(mm, ext);

@@ -47,7 +47,7 @@ struct extent {
 	struct list frames[FRAME_NR];
 	uint32_t nr_pinned;	/* CACHED frames whose node is pinned */
 	struct link bucket_link, cold_link, take_link, fx_link, retire_link;
-	bool on_take, on_fx, leaving;
+	bool on_take, on_fx, on_cold, leaving;
 	uint16_t charged;	/* shards */
 	uint16_t fx_todo, fx_busy, fx_ok, fx_retry;
 	int32_t fx_error;
@@ -57,7 +57,7 @@ struct extent {
 };
 
 /* How many of nr such extents could be created now; why says what is short when fewer. */
-uint32_t extent_creatable(const struct mm *, uint32_t cache, uint32_t group, uint32_t nr,
+uint32_t extent_creatable(const struct mm *, uint32_t bind, uint32_t group, uint32_t nr,
 			  struct mm_reply *why);
 uint32_t extent_create(struct mm *, uint32_t bind, uint32_t group);
 void extent_update(struct mm *, uint32_t ext); /* counts changed: bucket, cold and takeable lists */
@@ -69,7 +69,16 @@ int extent_complete(struct mm *, uint64_t effect_id, int result);
 bool extent_next_effect(struct mm *, struct mm_effect *);
 void extent_retry(struct mm *);			/* failed destroys and scrubs again */
 
-uint32_t extent_pages(const struct extent *);
+static inline uint32_t extent_pages(const struct extent *x)
+{
+	return 1u << x->order;
+}
+
+static inline bool extent_takeable(const struct extent *x)
+{
+	return !(x->nr[FRAME_HELD] | x->nr[FRAME_QUARANTINED] | x->nr[FRAME_IO] | x->nr_pinned);
+}
+
 uint64_t extent_shard_bytes(const struct mm *, const struct extent *, uint32_t shard);
 /* First extent id of a page id, if it can name one. */
 struct extent *extent_lookup(struct mm *, uint32_t ext);	/* NULL: not CREATING..DESTROYING */

@@ -33,7 +33,8 @@ void tenant_put(struct mm *mm, uint32_t tenant)
 		return;
 	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
 		MM_ASSERT(!tenant_at(mm, tenant)->charge[d] &&
-			  !tenant_at(mm, tenant)->leaving[d]);
+			  !tenant_at(mm, tenant)->leaving[d] &&
+			  !tenant_at(mm, tenant)->promised[d]);
 	pool_put(mm, &mm->tenants, tenant);
 }
 
@@ -119,6 +120,16 @@ uint64_t memcg_above_low(const struct mm *mm, uint32_t tenant, uint32_t device)
 uint64_t memcg_over_high(const struct mm *mm, uint32_t tenant, uint32_t device)
 {
 	return above(mm, tenant, device, tenant_at(mm, tenant)->limit[device].high_bytes);
+}
+
+bool memcg_would_pass_high(const struct mm *mm, uint32_t tenant, const uint64_t *need, uint32_t nr)
+{
+	const struct tenant *t = tenant_at(mm, tenant);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (need[d] && need[d] * nr > core_less(t->limit[d].high_bytes, t->charge[d]))
+			return true;
+	return false;
 }
 
 uint64_t memcg_excess(const struct mm *mm, uint32_t tenant, uint32_t device)

@@ -32,6 +32,7 @@ struct tenant {
 	uint32_t key, nr_refs;
 	struct mm_limits limit[MM_MAX_DEVICES];
 	uint64_t charge[MM_MAX_DEVICES], peak[MM_MAX_DEVICES], leaving[MM_MAX_DEVICES];
+	uint64_t promised[MM_MAX_DEVICES];	/* unmet: admit.h */
 	uint32_t oom_action;			/* enum mm_oom_action */
 	bool configured;
 	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;
@@ -59,6 +60,8 @@ bool memcg_below_min(const struct mm *, uint32_t tenant, uint32_t device); /* or
 bool memcg_below_low(const struct mm *, uint32_t tenant, uint32_t device);
 uint64_t memcg_excess(const struct mm *, uint32_t tenant, uint32_t device);	/* over max */
 uint64_t memcg_over_high(const struct mm *, uint32_t tenant, uint32_t device);
+/* Would nr extents more, of so many bytes on each device? */
+bool memcg_would_pass_high(const struct mm *, uint32_t tenant, const uint64_t *need, uint32_t nr);
 /* Bytes that may be taken from it without going below min, and without going below low. */
 uint64_t memcg_above_min(const struct mm *, uint32_t tenant, uint32_t device);
 uint64_t memcg_above_low(const struct mm *, uint32_t tenant, uint32_t device);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
+#include "admit.h"
 #include "cache.h"
 #include "commit.h"
 #include "core.h"
@@ -147,7 +148,6 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	memset(block(mm, mm->off_key_heads), 0, (mm->key_mask + 1ull) * sizeof(uint32_t));
 	memset(block(mm, mm->frame_buddy.off_tags), 0, cfg->max_frames);
 	memset(block(mm, mm->token_buddy.off_tags), 0, token_units(cfg));
-	memset(block(mm, mm->off_imports), 0, 2ull * cfg->max_members * cfg->max_extents);
 	buddy_init(mm, &mm->frame_buddy, cfg->max_frames);
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
 	mm->queue.due_ns = UINT64_MAX;
@@ -182,7 +182,7 @@ static const struct {
 	[MM_RESUME] = { park_op_resume, ALL_GROUPS },
 	[MM_UNPARK] = { park_op_unpark, NO_ARRAY },
 	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY },
-	[MM_RESERVE] = { engine_op_reserve, NO_ARRAY },
+	[MM_RESERVE] = { admit_op_reserve, NO_ARRAY },
 	[MM_EVENTS] = { event_op_events, EVENT_ARRAY },
 	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
 	[MM_VACATE_ACK] = { event_op_vacate_ack, NO_ARRAY },
@@ -217,6 +217,12 @@ static void begin(struct mm *mm, uint64_t now_ns)
  * going may again be what somebody waits for. With more set the rest is mm_tick's. */
 static void settle(struct mm *mm)
 {
+	if (!mm->waiting.head && !mm->wake.head && !mm->queue.stale) {
+		mm->dirty = false;
+		if (mm->trim.head)
+			slab_trim(mm);
+		return;
+	}
 	do {
 		pending_run(mm);
 		slab_trim(mm);

@@ -184,7 +184,7 @@ enum mm_oom_action {
 /* How often a tenant met one of its limits. */
 enum mm_memcg_event {
 	MM_MEMCG_LOW,		/* taken from below its low, everybody else having nothing */
-	MM_MEMCG_HIGH,		/* its charge passed high */
+	MM_MEMCG_HIGH,		/* its charge passed high, or own cached pages went instead */
 	MM_MEMCG_MAX,		/* an allocation, a promise was kept from more by max */
 	MM_MEMCG_OOM,		/* what stayed above max after everything was tried */
 	MM_NR_MEMCG_EVENTS,

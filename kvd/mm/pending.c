@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "core.h"
 #include "event.h"
@@ -226,14 +227,16 @@ static bool at_max(const struct mm *mm, const struct want *w, uint32_t extents,
 		   struct mm_reply *why)
 {
 	const struct cache *c = cache_at(mm, w->cache);
-	const struct tenant *t = tenant_at(mm, c->tenant);
 
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (c->need[w->group][d] * extents > memcg_room(mm, c->tenant, d)) {
-			reply_error(why, -EDQUOT, MM_TENANT_MAX, t->limit[d].max_bytes,
-				    t->charge[d]);
-			return true;
-		}
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t room = admit_quota(mm, w->bind, w->group, d);
+		uint64_t limit = tenant_at(mm, c->tenant)->limit[d].max_bytes;
+
+		if (c->need[w->group][d] * extents <= room)
+			continue;
+		reply_error(why, -EDQUOT, MM_TENANT_MAX, limit, core_less(limit, room));
+		return true;
+	}
 	return false;
 }
 
@@ -259,6 +262,35 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 	return press(mm, w, extents) || coming ? WAIT_ROOM : REFUSED;
 }
 
+/* A tenant that more extents would take above its high has its own cached pages taken first. */
+static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can, uint64_t have)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t fewer = extents_for(core_less(w->nr, have), c, w->group);
+
+	if (fewer >= can || !memcg_would_pass_high(mm, c->tenant, c->need[w->group], can))
+		return can;
+	if (!fewer)
+		memcg_event(mm, c->tenant, MM_MEMCG_HIGH);
+	return fewer;
+}
+
+/* Whoever is before it, what it was promised and what its tenant's min says is its own. */
+static uint32_t creatable(const struct mm *mm, const struct want *w, uint32_t nr,
+			  struct mm_reply *rp)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t can = extent_creatable(mm, w->bind, w->group, nr, rp);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices && (w->barred || w->own_barred); d++) {
+		uint64_t need = c->need[w->group][d];
+
+		if (need && admit_entitled(mm, w->bind, w->group, d) / need < can)
+			can = (uint32_t)(admit_entitled(mm, w->bind, w->group, d) / need);
+	}
+	return can;
+}
+
 static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 {
 	struct slab *s = slab(mm, w);
@@ -275,8 +307,9 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	if (ahead >= w->nr && w->may_wait)
 		return WAIT_CREATE;
 	want_extents = extents_for(core_less(w->nr, ahead), c, w->group);
-	if (!w->barred && !w->own_barred && !w->create_error && w->may_wait)
-		can = extent_creatable(mm, w->cache, w->group, want_extents, rp);
+	if (!w->create_error && w->may_wait)
+		can = creatable(mm, w, want_extents, rp);
+	can = prefer_cached(mm, w, can, ahead + more);
 	/* New memory first, all there is, if with the cached pages it will do. */
 	if (can && ahead + more + ((uint64_t)can << c->order[w->group]) >= w->nr)
 		return create(mm, w, can);
@@ -315,7 +348,7 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 		return;
 	}
 	rp->reason = MM_OK;
-	extent_creatable(mm, w->cache, w->group, short_of, rp);
+	extent_creatable(mm, w->bind, w->group, short_of, rp);
 	at_max(mm, w, short_of, rp);	/* then room in the pool would not help either */
 	room = rp->reason == MM_OK;
 	if (room)	/* there is, but others were first, or none may wait */
@@ -478,6 +511,12 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	w.cache = bind_at(mm, w.bind)->cache;
 	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
+	if (slab(mm, &w)->nr[FRAME_FREE] >= w.nr) {	/* whatever waits: decide() would too */
+		rp->pages = w.ids = reply_words(mm, w.nr);
+		rp->nr_pages = w.nr;
+		slab_grant(mm, w.bind, w.group, w.nr, w.ids);
+		return 0;
+	}
 	w.may_wait = !share_full(mm, engine, rp);
 	w.claimed = slab(mm, &w)->pend_pages;
 	look_before(mm, &w, UINT64_MAX);

@@ -49,18 +49,21 @@ struct mm_reply *reply_next(struct mm *mm)
 
 static uint32_t word_of(const struct mm *mm, const void *at)
 {
-	return at ? (uint32_t)((const uint64_t *)at - words(mm)) + 1 : 0;
+	return (uint32_t)((const uint64_t *)at - words(mm)) + 1;
 }
 
 void reply_done(struct mm *mm, struct mm_reply *rp)
 {
 	struct reply_slot *slot = next_slot(mm);
+	const void *array = rp->pages;
 
 	MM_ASSERT(rp == &slot->reply);
-	slot->pages_at = word_of(mm, rp->pages);
-	slot->tail_at = word_of(mm, rp->tail_pages);
-	slot->events_at = word_of(mm, rp->events);
-	slot->geom_at = word_of(mm, rp->geom);
+	if (rp->op == MM_EVENTS)
+		array = rp->events;
+	else if (rp->op == MM_CACHE_OPEN)
+		array = rp->geom;
+	slot->array_at = array ? word_of(mm, array) : 0;
+	slot->tail_at = rp->tail_pages ? word_of(mm, rp->tail_pages) : 0;
 	mm->replies.nr++;
 }
 
@@ -72,23 +75,24 @@ void reply_push(struct mm *mm, const struct mm_reply *rp)
 	reply_done(mm, to);
 }
 
-static const void *word_at(const struct mm *mm, uint32_t at)
-{
-	return at ? words(mm) + at - 1 : NULL;
-}
-
 bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
 {
 	struct reply_queue *q = &mm->replies;
 	const struct reply_slot *slot = &q->slot[q->head];
+	void *array;
 
 	if (!q->nr)
 		return false;
 	*rp = slot->reply;
-	rp->pages = word_at(mm, slot->pages_at);
-	rp->tail_pages = word_at(mm, slot->tail_at);
-	rp->events = word_at(mm, slot->events_at);
-	rp->geom = word_at(mm, slot->geom_at);
+	array = slot->array_at ? words(mm) + slot->array_at - 1 : NULL;
+	if (rp->op == MM_EVENTS)
+		rp->events = array;
+	else if (rp->op == MM_CACHE_OPEN)
+		rp->geom = array;
+	else
+		rp->pages = array;
+	if (slot->tail_at)
+		rp->tail_pages = words(mm) + slot->tail_at - 1;
 	q->head = (q->head + 1) % REPLY_RING;
 	q->nr--;
 	return true;

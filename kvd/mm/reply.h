@@ -4,6 +4,7 @@
  * Model:      a ring of replies; arrays are cut off a bump buffer that starts anew when the ring is
  *             empty at the next call. A reply is written in its slot (reply_next to reply_done) and
  *             copied once, to the caller; pointers exist only in that copy, slots keep offsets.
+ *             A reply has one array, of pages, events or geometry by its op, and perhaps a tail.
  * Invariants: mm_submit starts only with a slot and its worst-case array left; nothing is pushed
  *             between reply_next and reply_done.
  * Limits:     REPLY_RING replies, REPLY_ARRAYS * batch_pages words and EVENT_MAX events.
@@ -23,7 +24,7 @@
 
 struct reply_slot {
 	struct mm_reply reply;		/* its pointers mean nothing here */
-	uint32_t pages_at, tail_at, events_at, geom_at;	/* word + 1 in the buffer; 0: none */
+	uint32_t array_at, tail_at;	/* word + 1 in the buffer; 0: none */
 };
 
 struct reply_queue {

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "extent.h"
 #include "frame.h"
 #include "mm.h"
 #include "pool.h"
@@ -37,6 +38,8 @@ struct slab {
 	uint32_t mask;
 	uint32_t nr[FRAME_NR], nr_pinned;
 	uint32_t nr_coming;		/* pages of extents being created */
+	uint32_t promise, nr_extents;	/* in extents, admit.h; without those failing to be made */
+	uint32_t nr_marked;	/* picked by a reclaim that is being planned, 0 between calls */
 	uint32_t pend_pages;		/* pages that waiting allocations want */
 	struct list waiters;		/* those, in order */
 	uint32_t wake_at;		/* where trying them again goes on; 0: no such pass */
@@ -68,6 +71,24 @@ void slab_trim(struct mm *);		/* at the end of each call: retire superfluous emp
 static inline uint32_t slab_reclaimable(const struct slab *s)
 {
 	return s->nr[FRAME_CACHED] - s->nr_pinned;
+}
+
+static inline uint32_t slab_bucket_of(const struct extent *x)
+{
+	uint32_t pages = extent_pages(x), used = pages - x->nr[FRAME_FREE];
+
+	if (!used)
+		return SLAB_EMPTY;
+	if (used == pages)
+		return SLAB_FULL;
+	return 1 + (uint32_t)((uint64_t)used * 8 >> x->order);
+}
+
+/* Is it on the lists its counts say? If not, extent_update has something to do. */
+static inline bool slab_in_place(const struct extent *x)
+{
+	return slab_bucket_of(x) == x->bucket && !!x->nr[FRAME_COLD] == x->on_cold &&
+	       extent_takeable(x) == x->on_take;
 }
 
 /* Pages that can be granted at once. */

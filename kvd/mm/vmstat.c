@@ -169,6 +169,7 @@ bool mm_next_tenant(const struct mm *mm, uint32_t *id, struct mm_tenant_info *in
 		info->device[d].charge_bytes = t->charge[d];
 		info->device[d].peak_bytes = t->peak[d];
 		info->device[d].leaving_bytes = t->leaving[d];
+		info->device[d].promised_bytes = t->promised[d];
 	}
 	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
 		if (engine_at(mm, e)->tenant != tenant)
