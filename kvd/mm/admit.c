@@ -47,12 +47,7 @@ static void set_slab(struct mm *mm, uint32_t bind, uint32_t group, uint32_t prom
 	mm->dirty = mm->dirty || after < before;
 }
 
-bool admit_promised(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
-{
-	return unmet_extents(&bind_at(mm, bind)->slab[group]) >= nr;
-}
-
-/* They do not wait their turn, so nobody else's waking is theirs. */
+/* They need not wait for who is before them, so they are woken by themselves. */
 void admit_wake(struct mm *mm, uint32_t device)
 {
 	if (!mm->device[device].promised_bytes || !mm->waiting.head)
@@ -79,7 +74,7 @@ static uint64_t taken(const struct mm *mm, uint32_t device)
 }
 
 /* What a slab may have of the last free bytes: its promise, and what lifts its tenant to min. */
-static uint64_t entitled(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device)
+uint64_t admit_entitled(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device)
 {
 	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
 	uint64_t need = c->need[group][device];
@@ -98,7 +93,7 @@ uint64_t admit_room(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t
 	uint64_t room = core_less(cfg->pool_bytes, others);
 
 	return max(core_less(room, cfg->wmark_min_bytes),
-		   min(room, entitled(mm, bind, group, device)));
+		   min(room, admit_entitled(mm, bind, group, device)));
 }
 
 uint64_t admit_quota(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device)
@@ -114,7 +109,7 @@ uint64_t admit_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_
 {
 	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
 	uint64_t want = c->need[group][device] * nr;
-	uint64_t keep = want <= entitled(mm, bind, group, device) ? 0 :
+	uint64_t keep = want <= admit_entitled(mm, bind, group, device) ? 0 :
 			mm->cfg.device[device].wmark_min_bytes;
 
 	if (!want)
@@ -167,8 +162,8 @@ static uint64_t promise_short(const struct mm *mm, uint32_t tenant, const struct
 	return core_less(taken(mm, d) - now + want + keep, pool);
 }
 
-/* reclaim_bytes, but of the bind's own slabs only what they have beyond the promise they are to get:
- * the rest counts for it. No slab goes below both promises, so the sums stay. */
+/* reclaim_bytes, but of the bind's own slabs only what they have beyond the promise they are to
+ * get: the rest counts for it. No slab goes below both promises, so the sums stay. */
 static bool take_beside(struct mm *mm, const struct cache *c, uint32_t bind, uint32_t min_pages,
 			uint32_t tenant, uint64_t *left)
 {

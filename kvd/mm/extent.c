@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admit.h"
 #include "cache.h"
+#include "compact.h"
 #include "core.h"
 #include "event.h"
 #include "import.h"
@@ -9,11 +10,6 @@
 
 #define FX_EXTENT_SHIFT	4
 #define FX_SEQ_SHIFT	24
-
-uint32_t extent_pages(const struct extent *x)
-{
-	return 1u << x->order;
-}
 
 struct extent *extent_lookup(struct mm *mm, uint32_t ext)
 {
@@ -265,6 +261,7 @@ void extent_retire(struct mm *mm, uint32_t ext)
 	uint32_t bind = x->bind;
 
 	MM_ASSERT(x->state == EXTENT_LIVE && x->nr[FRAME_FREE] == extent_pages(x));
+	compact_end(mm, ext);
 	slab_remove(mm, ext);
 	slab_trim_soon(mm, bind);
 	leave(mm, x);
@@ -294,18 +291,19 @@ void extent_update(struct mm *mm, uint32_t ext)
 {
 	struct extent *x = extent_at(mm, ext);
 	struct slab *s = slab_of(mm, x);
-	uint32_t bucket = slab_bucket(mm, ext);
-	bool was_cold = x->cold_link.prev || s->cold.head == ext;
-	bool takeable = !x->nr[FRAME_HELD] && !x->nr[FRAME_QUARANTINED] && !x->nr[FRAME_IO] &&
-			!x->nr_pinned;
+	uint32_t bucket = slab_bucket_of(x);
+	bool takeable = extent_takeable(x), cold = slab_cold(x);
 
 	if (bucket != x->bucket)
 		slab_move_bucket(mm, ext, bucket);
-	if (!!x->nr[FRAME_COLD] != was_cold) {
-		if (was_cold)
+	if (x->draining)
+		compact_changed(mm, ext);
+	if (cold != x->on_cold) {
+		if (x->on_cold)
 			cold_list_del(mm, &s->cold, ext);
 		else
 			cold_list_add_tail(mm, &s->cold, ext);
+		x->on_cold = !x->on_cold;
 	}
 	if (takeable == x->on_take)
 		return;

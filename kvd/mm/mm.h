@@ -120,7 +120,7 @@ enum mm_op {
 	MM_RESERVE, /* bytes of a device outside the pool (0 gives back); engine's death frees */
 	MM_EVENTS,		/* member: what is pending for it (level, not edge) */
 	MM_PRESSURE_ACK,	/* engine: answered pressure seq */
-	MM_VACATE_ACK,		/* engine: left an extent it was asked to leave */
+	MM_VACATE_ACK,	/* engine: holds nothing in extent any more; -EBUSY, a: it does */
 	MM_STAT,		/* engine: its own numbers */
 	/* Limits of a tenant on one device or all; makes the tenant, which then stays as long as
 	 * something is not at its default. -EINVAL; -ENOMEM MM_POOL_FULL when the mins of all
@@ -272,7 +272,7 @@ struct mm_group_geom {
 
 #define MM_EVENT_RETIRE		1u	/* unmap (extent, every shard you map), then UNIMPORT */
 #define MM_EVENT_PRESSURE	2u	/* give back about bytes before deadline_ns */
-#define MM_EVENT_VACATE		3u	/* move your held pages out of extent */
+#define MM_EVENT_VACATE		3u	/* move your held pages out of extent before deadline_ns */
 
 struct mm_event {
 	uint32_t kind, extent, seq, pad;
@@ -284,14 +284,15 @@ struct mm_reply {
 	enum mm_op op;
 	int result;			/* 0/-errno */
 	enum mm_reason reason;
+	bool writable;			/* IMPORT */
+	bool tail_adopted;
 	uint64_t a, b;			/* see reason */
 	uint32_t engine, member, cache;
 	uint32_t lease, park;		/* LOOKUP, COMMIT, LEASE_DUP, PARK, RESUME */
-	bool writable;			/* IMPORT */
 	/* LOOKUP, RESUME: nr_pages full pages of nr_groups groups, pages[group][nr_pages], 0 where
 	 * a window group has none (none is needed there). tail_*: the page after them matches
-	 * tail_tokens > 0 of the rest: its source pages tail_pages[group], leased by tail_lease (0
-	 * if adopted: then the ids are held by the engine now, tail_adopted). In window groups
+	 * tail_tokens > 0 of the rest: its source pages tail_pages[nr_groups], leased by tail_lease
+	 * (0 if adopted: then the ids are held by the engine now, tail_adopted). In window groups
 	 * tail_lease keeps its own page only: who reads the window before it, while the tail is
 	 * being copied or after, keeps both leases.
 	 * COMMIT: nr_pages as given; pages[group][nr_pages] are the ids of the chain: the committed
@@ -299,12 +300,11 @@ struct mm_reply {
 	 * ALLOC: pages[nr_pages]. */
 	uint32_t nr_pages, nr_groups;
 	const uint64_t *pages;
+	const uint64_t *tail_pages;	/* NULL: no tail */
 	uint32_t tail_tokens, tail_lease;
-	bool tail_adopted;
-	uint64_t tail_pages[MM_MAX_GROUPS];
-	struct mm_group_geom geom[MM_MAX_GROUPS];	/* CACHE_OPEN */
-	const struct mm_event *events;	/* EVENTS */
 	uint32_t nr_events;
+	const struct mm_event *events;	/* EVENTS */
+	const struct mm_group_geom *geom;	/* CACHE_OPEN: [nr_groups] */
 };
 
 /* ---- effects ------------------------------------------------------------------------------- */
@@ -345,6 +345,10 @@ struct mm_effect {
 	X(extents_create,	"extents taken from a device") \
 	X(extents_destroy,	"extents given back to a device") \
 	X(extents_adopt,	"orphaned extents given a new writer") \
+	X(pages_move,		"cached pages moved to another extent") \
+	X(move_fail,		"moves that came to nothing") \
+	X(vacates,		"extents that engines were asked to leave") \
+	X(vacate_fail,		"extents they did not leave in time") \
 	X(lookups,		"lookups") \
 	X(lookup_tokens,	"tokens asked for") \
 	X(hit_tokens,		"tokens found, tails included") \
@@ -372,6 +376,7 @@ struct mm_engine_info {
 	uint32_t nr_extents, nr_leases, nr_parks, pad;
 	uint64_t held_pages, held_bytes, quarantined_pages, extent_bytes, reserved_bytes;
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
+	uint64_t debts;		/* extents it was asked to leave and did not */
 };
 
 struct mm_cache_info {

@@ -82,7 +82,7 @@ bool mm_next_engine(const struct mm *mm, uint32_t *id, struct mm_engine_info *in
 		.nr_members = e->members.nr, .fenced = e->fenced,
 		.nr_leases = e->leases.nr, .nr_parks = e->parks.nr,
 		.allocs = e->allocs, .frees = e->frees, .commits = e->commits,
-		.lookup_tokens = e->lookup_tokens, .hit_tokens = e->hit_tokens,
+		.lookup_tokens = e->lookup_tokens, .hit_tokens = e->hit_tokens, .debts = e->debts,
 	};
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		info->reserved_bytes += e->reserved[d];
