@@ -65,6 +65,7 @@ struct page {			/* one grant of one frame, kept for the whole run */
 	uint32_t engine;	/* HELD, QUARANTINED: whose */
 	uint32_t pos;		/* HELD: index in the engine's list */
 	uint32_t node;		/* CACHED: the content */
+	bool unnamed;		/* moved here: its generation is not known yet, id has 0 */
 };
 
 struct frame {
@@ -122,7 +123,7 @@ struct cache {
 struct member {
 	uint32_t id, engine;
 	bool alive, notified;
-	bool lazy;		/* answers RETIRE late or never */
+	bool lazy;		/* answers RETIRE and VACATE late or never */
 };
 
 struct engine {
@@ -179,6 +180,7 @@ struct call {
 struct todo {			/* an effect mm waits for */
 	struct mm_effect effect;
 	uint64_t due_step;
+	uint32_t page;		/* MOVE: what stood at its source */
 };
 
 struct totals {			/* to hold against mm_vmstat */
@@ -187,6 +189,7 @@ struct totals {			/* to hold against mm_vmstat */
 	uint64_t leases_new, leases_moved;
 	uint64_t engines, fences, extents, destroys, evicted, dropped, refused, scrubs, imports;
 	uint64_t deferred, events, failed_creates, short_hits, orphans;
+	uint64_t moves, moved, vacates, vacated;
 };
 
 enum sim_op {
@@ -217,7 +220,7 @@ struct world {			/* what the seed drew */
 	uint32_t nr_tenants, nr_models, page_tokens, alphabet;
 	struct mm_cache_desc model[SIM_MODELS];
 	uint32_t hostile_permille, fail_create_permille, lazy_percent, hold_effects_percent;
-	uint32_t max_delay_steps, max_engines, max_held;
+	uint32_t max_delay_steps, max_engines, max_held, fail_move_permille;
 	uint32_t adopt_percent, partial_percent, key_percent;
 	uint64_t max_step_ns;
 	struct seq doc[SIM_DOCS];
@@ -288,6 +291,8 @@ void world_extend(struct sim *, struct seq *, uint32_t nr_tokens);
 
 /* model.c: the tables and their primitive steps */
 struct page *model_page(struct sim *, uint64_t id);	/* NULL: never granted */
+void model_moved(struct sim *, const struct mm_effect *, uint32_t page);
+void model_name(struct sim *, uint64_t id);		/* perhaps of a page that was moved */
 struct engine *model_engine(struct sim *, uint32_t id);	/* NULL: none alive */
 struct member *model_member(struct sim *, uint32_t id);
 struct cache *model_cache(struct sim *, uint32_t id);

@@ -197,10 +197,12 @@ static void print_coverage(const struct coverage *c, uint64_t seeds, uint64_t fa
 	printf("\n  granted %" PRIu64 " freed %" PRIu64 " committed %" PRIu64 " dup %" PRIu64
 	       " adopted %" PRIu64 " evicted %" PRIu64 " quarantined %" PRIu64 " extents %" PRIu64
 	       " destroyed %" PRIu64 " failed creates %" PRIu64 " scrubs %" PRIu64
-	       " orphans %" PRIu64 " deferred %" PRIu64 " events %" PRIu64 "\n",
+	       " orphans %" PRIu64 " deferred %" PRIu64 " events %" PRIu64 " moves %" PRIu64
+	       " done %" PRIu64 " vacates %" PRIu64 " pages %" PRIu64 "\n",
 	       t->granted, t->freed, t->committed, t->dup_pages, t->adopted, c->evicts,
 	       t->quarantined, t->extents, t->destroys, t->failed_creates, t->scrubs, t->orphans,
-	       t->deferred, t->events);
+	       t->deferred, t->events,
+	       t->moves, t->moved, t->vacates, t->vacated);
 }
 
 static int run_seeds(struct sim *s, const struct sim_options *opt)

@@ -99,6 +99,8 @@ static void draw_config(struct sim *s)
 			c->device[d].extent_bytes * rng_range(s, 3, 24) + 4096ull * rng_below(s, 3);
 		c->device[d].scrub = rng_percent(s, 40);
 	}
+	c->answer_ns = rng_percent(s, 20) ? 0 : 1000ull * rng_range(s, 1, 2000);
+	c->idle_ns = rng_percent(s, 40) ? 0 : 1000ull * rng_range(s, 1, 500);
 	c->max_tenants = rng_range(s, 2, 6);
 	c->max_engines = rng_range(s, 2, 10);
 	c->max_members = c->max_engines + rng_below(s, 12);
@@ -153,6 +155,7 @@ void world_draw(struct sim *s)
 	w->alphabet = rng_percent(s, 70) ? rng_range(s, 2, 4) : 50000;
 	w->hostile_permille = rng_percent(s, 30) ? 0 : rng_range(s, 5, 120);
 	w->fail_create_permille = rng_percent(s, 50) ? 0 : rng_range(s, 10, 300);
+	w->fail_move_permille = rng_percent(s, 50) ? 0 : rng_range(s, 10, 300);
 	w->lazy_percent = rng_percent(s, 40) ? 0 : rng_range(s, 5, 60);
 	w->hold_effects_percent = rng_percent(s, 50) ? 0 : rng_range(s, 5, 70);
 	w->max_delay_steps = delays[rng_below(s, 5)];
