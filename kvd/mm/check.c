@@ -86,7 +86,8 @@ static void check_extent(const struct mm *mm, uint32_t ext)
 	MM_ASSERT(pool_live(mm, &mm->caches, x->cache));
 	MM_ASSERT(x->base && x->base + extent_pages(x) - 1 <= mm->cfg.max_frames);
 	MM_ASSERT(!(x->fx_todo & x->fx_busy) && x->on_fx == (x->fx_todo != 0));
-	MM_ASSERT(x->on_take == takeable && x->leaving == (x->state >= EXTENT_RETIRING));
+	MM_ASSERT(x->on_take == takeable &&
+		  x->leaving == (x->state >= EXTENT_RETIRING || x->fx_error));
 	check_frames(mm, ext);
 	check_imports(mm, ext);
 	if (x->bind) {
@@ -105,10 +106,48 @@ static void check_extent(const struct mm *mm, uint32_t ext)
 			  (x->fx_todo || x->fx_busy || x->fx_retry));
 }
 
+/* Nobody was promised what is not there, or on its way. */
+static void check_promises(const struct mm *mm, uint32_t d)
+{
+	const struct device *dev = &mm->device[d];
+	uint64_t sum = 0;
+
+	for (uint32_t t = pool_next(mm, &mm->tenants, 0); t; t = pool_next(mm, &mm->tenants, t)) {
+		uint64_t mine = 0;
+
+		for (uint32_t b = pool_next(mm, &mm->binds, 0); b;
+		     b = pool_next(mm, &mm->binds, b)) {
+			const struct cache *c = cache_at(mm, bind_at(mm, b)->cache);
+
+			for (uint32_t g = 0; g < MM_MAX_GROUPS && c->tenant == t; g++) {
+				const struct slab *s = &bind_at(mm, b)->slab[g];
+
+				mine += core_less(s->promise, s->nr_extents) * c->need[g][d];
+			}
+		}
+		MM_ASSERT(mine == tenant_at(mm, t)->promised[d]);
+		sum += mine;
+	}
+	MM_ASSERT(sum == dev->promised_bytes);
+	MM_ASSERT(dev->extent_bytes + dev->reserved_bytes + sum <=
+		  mm->cfg.device[d].pool_bytes + dev->leaving_bytes);
+}
+
+static uint64_t check_reserved(const struct mm *mm, uint32_t engine, uint32_t d)
+{
+	const struct engine *e = engine_at(mm, engine);
+	uint64_t sum = 0;
+
+	for (uint32_t w = 0; w < MM_NR_RESERVES; w++)
+		sum += e->reserved_for[w][d];
+	MM_ASSERT(sum == e->reserved[d]);
+	return sum;
+}
+
 static void check_budgets(const struct mm *mm)
 {
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint64_t extents = 0, leave = 0, reserved = 0;
+		uint64_t extents = 0, leave = 0, reserved = 0, min = 0;
 
 		for (uint32_t e = pool_next(mm, &mm->extents, 0); e;
 		     e = pool_next(mm, &mm->extents, e)) {
@@ -124,11 +163,16 @@ static void check_budgets(const struct mm *mm)
 		}
 		for (uint32_t e = pool_next(mm, &mm->engines, 0); e;
 		     e = pool_next(mm, &mm->engines, e))
-			reserved += engine_at(mm, e)->reserved[d];
+			reserved += check_reserved(mm, e, d);
+		for (uint32_t t = pool_next(mm, &mm->tenants, 0); t;
+		     t = pool_next(mm, &mm->tenants, t))
+			min += tenant_at(mm, t)->limit[d].min_bytes;
+		MM_ASSERT(min <= mm->cfg.device[d].pool_bytes);
 		MM_ASSERT(extents == mm->device[d].extent_bytes);
 		MM_ASSERT(leave == mm->device[d].leaving_bytes);
 		MM_ASSERT(reserved == mm->device[d].reserved_bytes);
 		MM_ASSERT(extents + reserved <= mm->cfg.device[d].pool_bytes);
+		check_promises(mm, d);
 	}
 }
 
@@ -143,7 +187,7 @@ static void check_extents(const struct mm *mm)
 		take += x->on_take;
 		fx += x->on_fx;
 		retire += x->state == EXTENT_RETIRING;
-		leave += x->state >= EXTENT_RETIRING;
+		leave += x->leaving;
 		frames += extent_pages(x);
 		retry += x->fx_retry != 0;
 	}
@@ -166,7 +210,7 @@ static uint32_t check_slab(const struct mm *mm, uint32_t bind, uint32_t g)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[g];
 	uint32_t nr[FRAME_NR] = { 0 }, off[FRAME_NR] = { 0 }, pinned = 0, off_pinned = 0;
-	uint32_t extents = 0, coming = 0;
+	uint32_t extents = 0, coming = 0, failing = 0;
 
 	for (uint32_t k = 0; k < SLAB_BUCKETS; k++) {
 		if (k != SLAB_CREATING)
@@ -176,6 +220,7 @@ static uint32_t check_slab(const struct mm *mm, uint32_t bind, uint32_t g)
 
 			MM_ASSERT(x->bind == bind && x->group == g && x->bucket == k);
 			extents++;
+			failing += x->leaving;
 			coming += k == SLAB_CREATING ? extent_pages(x) : 0;
 			for (uint32_t i = 0; i < FRAME_NR && k != SLAB_CREATING; i++) {
 				nr[i] += x->nr[i];
@@ -191,6 +236,7 @@ static uint32_t check_slab(const struct mm *mm, uint32_t bind, uint32_t g)
 	for (uint32_t i = 0; i < FRAME_NR; i++)
 		MM_ASSERT(nr[i] == s->nr[i] && off[i] == s->off[i]);
 	MM_ASSERT(pinned == s->nr_pinned && off_pinned == s->off_pinned && coming == s->nr_coming);
+	MM_ASSERT(extents - failing == s->nr_extents && !s->nr_marked);
 	return extents;
 }
 
@@ -222,7 +268,7 @@ static void check_bind(const struct mm *mm, uint32_t bind)
 		MM_ASSERT(pend[g] == s->pend_pages);
 		MM_ASSERT(nr_empty(mm, s) <= alive || s->pend_pages);
 		if (!alive)
-			MM_ASSERT(!s->nr[FRAME_HELD]);
+			MM_ASSERT(!s->nr[FRAME_HELD] && !s->promise);
 		if (!b->engine)
 			MM_ASSERT(!s->nr[FRAME_QUARANTINED] && !s->nr_coming);
 	}
@@ -277,7 +323,7 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 {
 	const struct tenant *t = tenant_at(mm, tenant);
 	uint32_t refs = 0;
-	uint64_t sum[MM_MAX_DEVICES] = { 0 };
+	uint64_t sum[MM_MAX_DEVICES] = { 0 }, leave[MM_MAX_DEVICES] = { 0 };
 
 	EACH(c, t->caches, cache_at, tenant_link)
 		MM_ASSERT(cache_at(mm, c)->tenant == tenant);
@@ -290,12 +336,22 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 		const struct cache *c = cache_at(mm, x->cache);
 
 		for (uint32_t s = 0; s < c->desc.nr_shards && c->tenant == tenant; s++)
-			sum[c->desc.shard[s].device] += !(x->charged & 1u << s) ? 0 :
-							c->extent_bytes[x->group][s];
+			if (x->charged & 1u << s) {
+				uint64_t bytes = c->extent_bytes[x->group][s];
+
+				sum[c->desc.shard[s].device] += bytes;
+				leave[c->desc.shard[s].device] += x->leaving ? bytes : 0;
+			}
 	}
-	MM_ASSERT(refs == t->nr_refs && refs);
-	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
+	MM_ASSERT(refs + t->configured == t->nr_refs && t->nr_refs);
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+		const struct mm_limits *l = &t->limit[d];
+
 		MM_ASSERT(sum[d] == t->charge[d] && t->charge[d] <= t->peak[d]);
+		MM_ASSERT(leave[d] == t->leaving[d]);
+		MM_ASSERT(!l->low_bytes || l->min_bytes <= l->low_bytes);
+		MM_ASSERT(l->high_bytes == MM_NO_LIMIT || l->high_bytes <= l->max_bytes);
+	}
 }
 
 /* What is at hand is enough for none that waits, and who waits for an extent has one coming. */

@@ -44,6 +44,7 @@
 
 struct device {
 	uint64_t extent_bytes, reserved_bytes;
+	uint64_t promised_bytes;	/* and not taken yet: admit.h */
 	uint64_t leaving_bytes;		/* of extents RETIRING or DESTROYING */
 };
 

@@ -59,7 +59,7 @@ static uint64_t add_extent(const struct mm *mm, uint64_t h, uint32_t ext)
 
 static uint64_t add_tenant(const struct tenant *t, uint64_t h)
 {
-	h = add_bytes(add(h, t->key), t->limit, sizeof(t->limit));
+	h = add_bytes(add(add(h, t->key), t->oom_action), t->limit, sizeof(t->limit));
 	return add_bytes(h, t->charge, sizeof(t->charge));
 }
 
@@ -70,7 +70,7 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 
 		h = add(h, (uint64_t)pool_id(mm, &mm->engines, i) << 32 | e->tenant);
 		h = add(h, (uint64_t)e->lead << 32 | e->fenced << 1 | e->draining);
-		h = add_bytes(h, e->reserved, sizeof(e->reserved));
+		h = add_bytes(h, e->reserved_for, sizeof(e->reserved_for));
 		h = add(h, (uint64_t)e->pressure.seq << 32 | e->pressure.acked);
 		h = add(h, e->packed);
 	}
@@ -97,7 +97,8 @@ static uint64_t add_caches(const struct mm *mm, uint64_t h)
 		h = add(h, (uint64_t)b->engine << 32 | b->cache);
 		h = add_list(h, &b->lru);
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-			h = add(h, (uint64_t)b->slab[g].nr_coming << 32 | b->slab[g].pend_pages);
+			h = add(add(h, b->slab[g].promise),
+				(uint64_t)b->slab[g].nr_coming << 32 | b->slab[g].pend_pages);
 	}
 	return h;
 }

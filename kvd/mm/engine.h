@@ -34,7 +34,8 @@ struct engine {
 	struct list members, binds, leases, parks;
 	uint32_t nr_scrubs;		/* extents with scrubs on their way */
 	uint32_t nr_pending, nr_keys;	/* keys: owned and pinned */
-	uint64_t reserved[MM_MAX_DEVICES];
+	uint64_t reserved[MM_MAX_DEVICES];	/* the sum of reserved_for */
+	uint64_t reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
 	struct pressure pressure;
 	uint64_t seen_ns;		/* when it last asked for something */
 	bool packed;			/* idle since, and looked at */
@@ -57,7 +58,6 @@ int engine_op_attach(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_member(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_fence(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_gone(struct mm *, const struct mm_request *, struct mm_reply *);
-int engine_op_reserve(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_stat(struct mm *, const struct mm_request *, struct mm_reply *);
 
 #endif

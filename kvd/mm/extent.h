@@ -62,7 +62,7 @@ struct extent {
 };
 
 /* How many of nr such extents could be created now; why says what is short when fewer. */
-uint32_t extent_creatable(const struct mm *, uint32_t cache, uint32_t group, uint32_t nr,
+uint32_t extent_creatable(const struct mm *, uint32_t bind, uint32_t group, uint32_t nr,
 			  struct mm_reply *why);
 uint32_t extent_create(struct mm *, uint32_t bind, uint32_t group);
 void extent_update(struct mm *, uint32_t ext); /* counts changed: bucket, cold and takeable lists */

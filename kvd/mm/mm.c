@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
+#include "admit.h"
 #include "cache.h"
 #include "commit.h"
 #include "core.h"
@@ -183,11 +184,12 @@ static const struct {
 	[MM_RESUME] = { park_op_resume, ALL_GROUPS, true },
 	[MM_UNPARK] = { park_op_unpark, NO_ARRAY, true },
 	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY, true },
-	[MM_RESERVE] = { engine_op_reserve, NO_ARRAY, true },
+	[MM_RESERVE] = { admit_op_reserve, NO_ARRAY, true },
 	[MM_EVENTS] = { event_op_events, EVENT_ARRAY },
 	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
 	[MM_VACATE_ACK] = { compact_op_vacate_ack, NO_ARRAY },
 	[MM_STAT] = { engine_op_stat, NO_ARRAY },
+	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY },
 };
 
 static uint32_t worst_words(const struct mm *mm, enum array_use use)

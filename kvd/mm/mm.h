@@ -122,7 +122,10 @@ enum mm_op {
 	MM_PRESSURE_ACK,	/* engine: answered pressure seq */
 	MM_VACATE_ACK,	/* engine: holds nothing in extent any more; -EBUSY, a: it does */
 	MM_STAT,		/* engine: its own numbers */
-	MM_TENANT_SET,		/* limits of a tenant on one device or all; makes the tenant */
+	/* Limits of a tenant on one device or all; makes the tenant, which then stays as long as
+	 * something is not at its default. -EINVAL; -ENOMEM MM_POOL_FULL when the mins of all
+	 * tenants would not fit (a: its min, b: what is left for it), MM_TABLE_FULL. */
+	MM_TENANT_SET,
 	MM_HINT,		/* lease: what the engine knows about the future of its pages */
 	MM_NR_OPS,
 };
@@ -164,7 +167,8 @@ struct mm_page_key {
 #define MM_ALL_DEVICES		UINT32_MAX
 #define MM_NO_LIMIT		UINT64_MAX
 
-/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max.
+/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max, but low
+ * 0 (it is as min then) and high MM_NO_LIMIT may stand with any.
  *   min   never reclaimed below; the mins of all tenants fit the pool together
  *   low   not reclaimed below while another tenant above its low has something to take
  *   high  above it own cached pages go before more is taken, and the engines are pressed
@@ -176,6 +180,15 @@ struct mm_limits {
 enum mm_oom_action {
 	MM_OOM_NONE,		/* what stays above max is charged and reported */
 	MM_OOM_KILL,	/* past the deadline the engine that holds most is fenced and killed */
+};
+
+/* How often a tenant met one of its limits. */
+enum mm_memcg_event {
+	MM_MEMCG_LOW,		/* taken from below its low, everybody else having nothing */
+	MM_MEMCG_HIGH,		/* its charge passed high, or own cached pages went instead */
+	MM_MEMCG_MAX,		/* an allocation, a promise was kept from more by max */
+	MM_MEMCG_OOM,		/* what stayed above max after everything was tried */
+	MM_NR_MEMCG_EVENTS,
 };
 
 /* What a reservation is for; each kind is absolute and apart from the others. */
@@ -374,6 +387,23 @@ struct mm_cache_info {
 	uint64_t lookup_tokens, hit_tokens;
 };
 
+struct mm_tenant_device {
+	struct mm_limits limits;
+	/* leaving: part of the charge that is on its way back to the device. promised: what opened
+	 * caches may still take of what they were promised. */
+	uint64_t charge_bytes, peak_bytes, leaving_bytes, reserved_bytes, promised_bytes;
+	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, free_bytes; /* pages */
+};
+
+struct mm_tenant_info {
+	uint32_t key, nr_engines, nr_caches;
+	uint32_t oom_action;			/* enum mm_oom_action */
+	uint32_t configured, pad;		/* limits were set: it stays without engines */
+	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;
+	uint64_t lookup_tokens, hit_tokens;
+	struct mm_tenant_device device[MM_MAX_DEVICES];
+};
+
 /* ---- calls --------------------------------------------------------------------------------- */
 
 struct mm;
@@ -396,6 +426,8 @@ void mm_meminfo(const struct mm *, uint32_t device, struct mm_meminfo *);
 /* Walk by id: *id 0 starts, false ends. */
 bool mm_next_engine(const struct mm *, uint32_t *id, struct mm_engine_info *);
 bool mm_next_cache(const struct mm *, uint32_t *id, struct mm_cache_info *);
+bool mm_next_tenant(const struct mm *, uint32_t *id, struct mm_tenant_info *);
+int mm_tenant_info(const struct mm *, uint32_t key, struct mm_tenant_info *);	/* -ENOENT */
 
 /* What a caller must know before it asks; -ENOENT unless the id is the engine's. */
 int mm_cache_shape(const struct mm *, uint32_t engine, uint32_t cache, uint32_t *page_tokens,

@@ -143,6 +143,19 @@ static enum verdict wait_pool(struct mm *mm, struct want *w, uint64_t missing)
 	return WAIT_POOL;
 }
 
+/* A tenant that more extents would take above its high has its own cached pages taken first. */
+static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can, uint64_t have)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t fewer = extents_for(core_less(w->nr, have), c, w->group);
+
+	if (fewer >= can || !memcg_would_pass_high(mm, c->tenant, c->need[w->group], can))
+		return can;
+	if (!fewer)
+		memcg_event(mm, c->tenant, MM_MEMCG_HIGH);
+	return fewer;
+}
+
 static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 {
 	struct slab *s = slab(mm, w);
@@ -164,7 +177,8 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 		return WAIT_CREATE;
 	want_extents = extents_for(core_less(w->nr, ahead), c, w->group);
 	if (!w->barred && !w->create_error && w->may_wait)
-		can = extent_creatable(mm, w->cache, w->group, want_extents, rp);
+		can = extent_creatable(mm, w->bind, w->group, want_extents, rp);
+	can = prefer_cached(mm, w, can, ahead + more);
 	/* New memory first, all there is, if with the cached pages it will do. */
 	if (can && ahead + more + ((uint64_t)can << c->order[w->group]) >= w->nr)
 		return create(mm, w, can);
@@ -203,7 +217,7 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 		return;
 	}
 	rp->reason = MM_OK;
-	extent_creatable(mm, w->cache, w->group, short_of, rp);
+	extent_creatable(mm, w->bind, w->group, short_of, rp);
 	room = rp->reason == MM_OK;
 	if (room)	/* there is, but others were first, or none may wait */
 		reply_error(rp, -ENOMEM, MM_POOL_FULL, w->nr, 0);
@@ -347,6 +361,8 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	w.barred = barred(mm, w.bind, w.seq);
 	w.ids = reply_words(mm, w.nr);
 	v = decide(mm, &w, rp);
+	if (rp->reason == MM_TENANT_MAX)
+		memcg_event(mm, engine_at(mm, engine)->tenant, MM_MEMCG_MAX);
 	if (v == GRANTED) {
 		*rp = (struct mm_reply){ .cookie = rp->cookie, .op = rp->op, .engine = rp->engine,
 					 .cache = rp->cache, .pages = w.ids, .nr_pages = w.nr };

@@ -14,9 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define EVICT_BUDGET	65536u
+#include "mm.h"
 
-struct mm;
+#define EVICT_BUDGET	65536u
 
 /* For whom: an allocation of this slab, at this place of the queue (pending.h). */
 struct reclaim {
@@ -29,5 +29,8 @@ struct reclaim {
 bool reclaim_pages(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
 /* Retires extents, if they are enough for nr_extents more. True: room is on its way. */
 bool reclaim_extents(struct mm *, const struct reclaim *, uint32_t nr_extents);
+/* The same for bytes of each device, of a tenant's extents (0: anybody's). False: bytes says what
+ * would still be missing, and nothing was taken. */
+bool reclaim_bytes(struct mm *, uint64_t bytes[MM_MAX_DEVICES], uint32_t tenant);
 
 #endif

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "compact.h"
 #include "core.h"
@@ -87,6 +88,7 @@ void slab_add(struct mm *mm, uint32_t ext, uint32_t bind)
 	x->writer = pool_id(mm, &mm->engines, bind_at(mm, bind)->engine);
 	s = slab_of(mm, x);
 	bind_at(mm, bind)->nr_extents++;
+	admit_count(mm, bind, x->group, true);
 	for (uint32_t i = 0; i < FRAME_NR; i++)
 		s->nr[i] += x->nr[i];
 	s->nr_pinned += x->nr_pinned;
@@ -109,6 +111,7 @@ void slab_remove(struct mm *mm, uint32_t ext)
 		s->nr[i] -= x->nr[i];
 	s->nr_pinned -= x->nr_pinned;
 	bind_at(mm, x->bind)->nr_extents--;
+	admit_count(mm, x->bind, x->group, false);
 	x->bind = NIL;
 }
 
@@ -157,8 +160,8 @@ static bool maps(const struct mm *mm, uint32_t engine, uint32_t ext)
 	return m != NIL;
 }
 
-/* Not one being emptied, nor one that the adopter's processes map already, for they can only read it; and not one
- * that its last writer, having closed the cache, still can write to. */
+/* Not one being emptied; not one that the adopter's processes map already, for they can only read
+ * it; and not one that its last writer, having closed the cache, still can write to. */
 bool slab_adoptable(const struct mm *mm, uint32_t bind, uint32_t ext)
 {
 	const struct extent *x = extent_at(mm, ext);

@@ -191,6 +191,8 @@ static void gen_open(struct sim *s)
 	if (hostile(s))
 		spoil_desc(s, &c->desc);
 	c->req.open.desc = &c->desc;
+	if (rng_percent(s, 25))
+		c->req.open.min_pages = hostile(s) ? (uint32_t)rng_next(s) : rng_below(s, 64);
 	call_submit(s, c);
 }
 

@@ -295,11 +295,17 @@ static enum expect expect_in_cache(struct sim *s, struct engine *e, const struct
 	}
 }
 
+/* Any open may ask for more than there is. */
+static enum expect expect_promise(const struct call *c, enum expect open)
+{
+	return open == EXPECT_OK && c->req.open.min_pages ? EXPECT_ROOM : open;
+}
+
 static enum expect expect_of_engine(struct sim *s, struct engine *e, const struct call *c)
 {
 	switch (c->req.op) {
 	case MM_CACHE_OPEN:
-		return expect_open(s, e, &c->desc);
+		return expect_promise(c, expect_open(s, e, &c->desc));
 	case MM_CACHE_CLOSE:
 	case MM_ALLOC:
 	case MM_LOOKUP:

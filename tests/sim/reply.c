@@ -127,7 +127,9 @@ static void reply_error(struct sim *s, const struct call *c, const struct mm_rep
 	bool fenced = s->engine[c->engine].fenced && r->op == MM_ALLOC;
 
 	s->op_err[r->op]++;
-	SIM_CHECK(s, r->result != -EAGAIN || r->op == MM_CACHE_OPEN || r->op == MM_ENGINE_ATTACH,
+	SIM_CHECK(s,
+		  r->result != -EAGAIN || r->op == MM_CACHE_OPEN || r->op == MM_ENGINE_ATTACH ||
+			  r->op == MM_RESERVE,
 		  "op %d: -EAGAIN in a reply", r->op);
 	SIM_CHECK(s, r->result < 0, "op %d: result %d", r->op, r->result);
 	SIM_CHECK(s, r->reason != MM_OK, "op %d: result %d without a reason", r->op, r->result);

@@ -92,6 +92,8 @@ const char *emit_format(char *buf, enum emit_kind kind, union emit_val v)
 		return buf;
 	case EMIT_BOOL:
 		return v.u ? "yes" : "no";
+	case EMIT_LIMIT:
+		return v.u == UINT64_MAX ? "none" : format_scaled(buf, (double)v.u, bytes, 1024);
 	}
 	return "?";
 }
@@ -106,6 +108,8 @@ static json_t *to_json(enum emit_kind kind, union emit_val v)
 		return isnan(v.f) ? json_null() : json_real(v.f);
 	case EMIT_BOOL:
 		return json_boolean(v.u);
+	case EMIT_LIMIT:
+		return v.u == UINT64_MAX ? json_null() : json_integer((json_int_t)v.u);
 	default:
 		return json_integer((json_int_t)v.u);
 	}

@@ -22,6 +22,7 @@ enum emit_kind {
 	EMIT_RATIO,	/* .75; JSON: number */
 	EMIT_FLOAT,	/* three significant decimals */
 	EMIT_BOOL,
+	EMIT_LIMIT,	/* bytes; UINT64_MAX: none, JSON null */
 };
 
 struct emit_col {

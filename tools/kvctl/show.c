@@ -159,7 +159,7 @@ int kvctl_engines(int fd, struct emit *e, const char *name)
 		MEMBER(kv_admin_engine, engine, "ENGINE", EMIT_ID),
 		MEMBER(kv_admin_engine, name, "NAME", EMIT_STR),
 		MEMBER(kv_admin_engine, pid, "PID", EMIT_ID),
-		MEMBER(kv_admin_engine, tenant_uid, "UID", EMIT_ID),
+		MEMBER(kv_admin_engine, tenant, "TENANT", EMIT_STR),
 		DERIVED("state", "STATE", EMIT_STR, engine_state),
 		MEMBER(kv_admin_engine, nr_members, "MEMBERS", EMIT_COUNT),
 		MEMBER(kv_admin_engine, age_ns, "AGE", EMIT_NS),
@@ -201,7 +201,7 @@ int kvctl_caches(int fd, struct emit *e, const char *name)
 	static const struct field fields[] = {
 		MEMBER(kv_admin_cache, cache, "CACHE", EMIT_ID),
 		DERIVED("model_key", "MODEL KEY", EMIT_STR, cache_key),
-		MEMBER(kv_admin_cache, tenant_uid, "UID", EMIT_ID),
+		MEMBER(kv_admin_cache, tenant, "TENANT", EMIT_STR),
 		MEMBER(kv_admin_cache, shared, "SHARED", EMIT_BOOL),
 		MEMBER(kv_admin_cache, nr_engines, "ENGINES", EMIT_COUNT),
 		MEMBER(kv_admin_cache, nr_groups, "GROUPS", EMIT_COUNT),

@@ -114,8 +114,8 @@ static void test_session(void **state)
 	ok(kv_member_token(kv, token));
 	assert_memory_not_equal(token, zero, 16);
 	ok(kv_poll(kv));
-	ok(kv_reserve(kv, 1, 30 << 20));
-	refused(kv_reserve(other, 1, 3 << 20), -ENOMEM, "kvd pool is full");
+	ok(kv_reserve(kv, 1, 30 << 20, KV_RESERVE_WEIGHTS));
+	refused(kv_reserve(other, 1, 3 << 20, KV_RESERVE_WEIGHTS), -ENOMEM, "kvd pool is full");
 	kv_close(kv);
 	ok(kv_info(other, &b)); /* a close leaves others alone */
 	kv_close(other);
