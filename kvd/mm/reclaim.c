@@ -64,18 +64,31 @@ static bool any_short(const struct mm *mm, const struct shortage *s)
 	return s->slots || s->nr_inside;
 }
 
+static uint32_t tenant_of(const struct mm *mm, const struct reclaim *w)
+{
+	return cache_at(mm, bind_at(mm, w->bind)->cache)->tenant;
+}
+
 /* May x be taken for w? Not when its pages have been counted as reclaimable already, nor when an
  * allocation before w in the queue is collecting extents in that slab; and from a slab that is left
  * with no more than it was promised its room would go to nobody else. */
 static bool may_take(const struct mm *mm, const struct reclaim *w, const struct extent *x)
 {
 	const struct slab *s = slab_of(mm, x);
+	struct fair_place first;
 
 	if (!x->on_take || (x->bind == w->bind && x->group == w->group))
 		return false;
 	if (s->nr_extents - s->nr_marked <= s->promise)
 		return false;
-	return !s->waiters.head || pending_at(mm, s->waiters.head)->seq >= w->seq;
+	if (w->own && cache_at(mm, x->cache)->tenant != tenant_of(mm, w))
+		return false;
+	if (!s->waiters.head)
+		return true;
+	if (!pending_wants_room(pending_at(mm, s->waiters.head)))
+		return false;	/* it had its turn: this is what it got */
+	first = pending_place(mm, s->waiters.head);
+	return !fair_before(&first, &w->at);
 }
 
 static bool inside(const struct extent *x, const struct shortage *s)
@@ -120,8 +133,14 @@ static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 	uint32_t slots = mm->extents.max - mm->extents.nr_used + mm->nr_leaving;
 	struct shortage s = { .slots = (uint32_t)core_less(nr_extents, slots) };
 
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t want = c->need[w->group][d] * nr_extents, over;
+
 		s.bytes[d] = admit_short(mm, w->bind, w->group, d, nr_extents);
+		over = !w->own ? 0 : core_less(want, admit_quota(mm, w->bind, w->group, d) +
+					       tenant_at(mm, c->tenant)->leaving[d]);
+		s.bytes[d] = over > s.bytes[d] ? over : s.bytes[d];
+	}
 	/* Frames on their way out may merge into a block, or not: then there is a next time. */
 	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
 		find_block(mm, w, &s);
@@ -192,7 +211,7 @@ bool reclaim_extents(struct mm *mm, const struct reclaim *w, uint32_t nr_extents
 
 bool reclaim_bytes(struct mm *mm, uint64_t bytes[MM_MAX_DEVICES], uint32_t tenant)
 {
-	const struct reclaim nobody = { .seq = UINT64_MAX };
+	const struct reclaim nobody = { .at.tenant_start = UINT64_MAX };	/* comes last */
 	struct shortage s = { .tenant = tenant }, left;
 	bool enough;
 
