@@ -386,6 +386,7 @@ static void ok_alloc(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < r->nr_pages; i++)
 		model_grant(s, c->engine, c->cache, c->req.group, r->pages[i]);
 	s->sum.granted += r->nr_pages;
+	s->engine[c->engine].allocs += r->nr_pages;
 }
 
 static void ok_free(struct sim *s, struct call *c, const struct mm_reply *r)
@@ -394,12 +395,28 @@ static void ok_free(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < c->req.free.nr_pages; i++)
 		model_release(s, model_page(s, c->pages[i]));
 	s->sum.freed += c->req.free.nr_pages;
+	s->engine[c->engine].frees += c->req.free.nr_pages;
+}
+
+static void count_hit(struct sim *s, const struct call *c, const struct mm_reply *r)
+{
+	struct cache *k = &s->cache[c->cache];
+	uint64_t tokens = (uint64_t)r->nr_pages * k->desc.page_tokens + r->tail_tokens;
+
+	s->engine[c->engine].hit_tokens += tokens;
+	k->hit_tokens += tokens;
+	s->sum.hit_tokens += tokens;
+	s->sum.hit_pages += r->nr_pages;
+	s->sum.tail_hits += r->tail_tokens != 0;
 }
 
 static void ok_lookup(struct sim *s, struct call *c, const struct mm_reply *r)
 {
 	s->sum.lookups++;
 	s->sum.lookup_tokens += c->req.lookup.nr_tokens;
+	s->engine[c->engine].lookup_tokens += c->req.lookup.nr_tokens;
+	s->cache[c->cache].lookup_tokens += c->req.lookup.nr_tokens;
+	count_hit(s, c, r);
 	hit_check(s, c, &c->seq, true, r);
 }
 

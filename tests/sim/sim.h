@@ -132,6 +132,7 @@ struct cache {
 	struct mm_group_geom geom[SIM_GROUPS];
 	uint32_t nr[PAGE_STATES][SIM_GROUPS];
 	uint32_t nr_pinned[SIM_GROUPS];
+	uint64_t lookup_tokens, hit_tokens;
 	bool plain;		/* full groups only */
 	bool opaque;		/* some group is */
 	uint32_t full;		/* a full group */
@@ -149,6 +150,7 @@ struct engine {
 	uint32_t nr_members, nr_alive, member[SIM_MEMBERS];
 	uint32_t nr_opens, open[SIM_OPENS];
 	uint32_t *held, nr_held, max_held;	/* quarantined ones once fenced */
+	uint64_t allocs, frees, commits, lookup_tokens, hit_tokens;
 	uint32_t nr_leases, nr_parks;
 	uint64_t reserved[MM_MAX_DEVICES], reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
 	struct { uint32_t cache, min_pages; } promise[SIM_OPENS];
@@ -211,6 +213,7 @@ struct todo {			/* an effect mm waits for */
 struct totals {			/* to hold against mm_vmstat */
 	uint64_t granted, freed, committed, dup_nodes, dup_pages, adopted, adopted_pages;
 	uint64_t quarantined, lookups, lookup_tokens, resumes, resume_tokens;
+	uint64_t hit_tokens, hit_pages, tail_hits;
 	uint64_t leases_new, leases_moved;
 	uint64_t engines, fences, extents, destroys, evicted, dropped, refused, scrubs, imports;
 	uint64_t deferred, events, failed_creates, short_hits, orphans;
