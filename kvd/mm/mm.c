@@ -210,6 +210,7 @@ static void begin(struct mm *mm, uint64_t now_ns)
 {
 	if (now_ns > mm->now_ns)
 		mm->now_ns = now_ns;
+	psi_advance(mm);
 	reply_begin(mm);
 }
 
@@ -227,6 +228,14 @@ static void settle(struct mm *mm)
 		pending_run(mm);
 		slab_trim(mm);
 	} while ((mm->dirty || mm->wake.head) && mm->waiting.head && !mm->more);
+}
+
+static void asked(struct mm *mm, uint32_t id)
+{
+	uint32_t engine = pool_find(mm, &mm->engines, id);
+
+	if (engine)
+		psi_touch(mm, engine);
 }
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
@@ -250,6 +259,7 @@ int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 		rp->result = reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
 	if (rp->result != REPLY_LATER)
 		reply_done(mm, rp);
+	asked(mm, rq->engine);
 	settle(mm);
 	return 0;
 }
