@@ -135,7 +135,7 @@ static void why_nothing_could_be_taken(void **state)
 	assert_int_equal(r.engine, e1);
 	assert_int_equal(r.leased_bytes, BYTES(PER));
 	assert_int_equal(r.cached_bytes, BYTES(PER));
-	assert_int_equal(r.protected_bytes, 0);			/* its own low keeps nothing from it */
+	assert_int_equal(r.protected_bytes, 0);		/* its own low keeps nothing from it */
 	assert_int_equal(r.reserved_bytes, MMT_EXTENT);
 	assert_int_equal(r.quarantined_bytes, BYTES(PER));
 	assert_int_equal(r.held_bytes, BYTES(2 * PER));
