@@ -151,18 +151,25 @@ static uint64_t promise_short(const struct mm *mm, uint32_t tenant, const struct
 	return core_less(taken(mm, d) - now + want + keep, pool);
 }
 
-/* Takes what stands in the way; false with the device that remains short, and by how much. */
+/* Takes what stands in the way; false with the device that remains short, and by how much. What was
+ * taken may have been the slab's own, whose promise is then the further from being met: again. */
 static bool make_room(struct mm *mm, uint32_t tenant, const struct cache *c, uint32_t bind,
 		      uint32_t min_pages, bool within, uint64_t *left)
 {
-	bool any = false;
+	for (uint32_t i = 0; i <= mm->cfg.max_extents; i++) {
+		bool any = false;
 
-	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
-		left[d] = d < mm->cfg.nr_devices ?
-			  promise_short(mm, tenant, c, bind, d, min_pages, within) : 0;
-		any = any || left[d];
+		for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+			left[d] = d < mm->cfg.nr_devices ?
+				  promise_short(mm, tenant, c, bind, d, min_pages, within) : 0;
+			any = any || left[d];
+		}
+		if (!any)
+			return true;
+		if (!reclaim_bytes(mm, left, within ? tenant : NIL))
+			break;
 	}
-	return !any || reclaim_bytes(mm, left, within ? tenant : NIL);
+	return false;
 }
 
 int admit_check(struct mm *mm, uint32_t tenant, const struct cache *c, uint32_t bind,

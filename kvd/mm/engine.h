@@ -42,6 +42,9 @@ struct engine {
 	struct link recent_link;
 	uint64_t active_ns;		/* when it last asked, or ceased to wait */
 	bool on_recent;
+	uint64_t seen_ns;		/* when it last asked for something */
+	bool packed;			/* idle since, and looked at */
+	uint64_t debts;			/* extents it was asked to leave and did not */
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
 };
 

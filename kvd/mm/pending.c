@@ -258,8 +258,12 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 	if (w->bars && (mm->extents.max - mm->extents.nr_used < extents ||
 			!buddy_fits(&mm->frame_buddy, c->order[w->group])))
 		w->bars = UINT32_MAX;
-	coming = reclaim_extents(mm, &take, extents) || leaving(mm, w);
-	return press(mm, w, extents) || coming ? WAIT_ROOM : REFUSED;
+	coming = reclaim_extents(mm, &take, extents);
+	if (!press(mm, w, extents) && !coming && !leaving(mm, w))
+		return REFUSED;
+	if (!coming)
+		compact_want(mm, c->device_mask);
+	return WAIT_ROOM;
 }
 
 /* A tenant that more extents would take above its high has its own cached pages taken first. */
@@ -298,6 +302,10 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	uint64_t easy = slab_ready(s), more = slab_reclaimable(s), ahead, missing;
 	uint32_t want_extents, can = 0;
 
+	if (easy < w->nr && compact_give_back(mm, w->bind, w->group)) {
+		easy = slab_ready(s);
+		more = slab_reclaimable(s);
+	}
 	if (easy >= w->nr)
 		return grant(mm, w);
 	count_orphans(mm, w, &easy, &more);
@@ -522,7 +530,7 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	w.cache = bind_at(mm, w.bind)->cache;
 	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
-	if (slab(mm, &w)->nr[FRAME_FREE] >= w.nr) {	/* whatever waits: decide() would too */
+	if (slab_free(slab(mm, &w)) >= w.nr) {	/* whatever waits: decide() would too */
 		rp->pages = w.ids = reply_words(mm, w.nr);
 		rp->nr_pages = w.nr;
 		slab_grant(mm, w.bind, w.group, w.nr, w.ids);
@@ -649,6 +657,8 @@ static bool run_wakes(struct mm *mm)
 					return false;
 			}
 		}
+		if (b->wake)
+			continue;	/* reclaim for one group freed pages of one before it */
 		wake_list_del(mm, &mm->wake, bind);
 		b->on_wake = false;
 	}
