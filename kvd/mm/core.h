@@ -27,9 +27,11 @@
 #include "memcg.h"
 #include "mm.h"
 #include "node.h"
+#include "oom.h"
 #include "park.h"
 #include "pending.h"
 #include "pool.h"
+#include "psi.h"
 #include "reply.h"
 #include "slab.h"
 
@@ -68,9 +70,12 @@ struct mm {
 	struct pool pendings;
 	struct buddy frame_buddy, token_buddy;
 	struct list takeable, retiring, draining, fx, notify, trim, waiting, wake;
+	struct list recent;		/* engines that work and do not wait, psi.h */
 	uint32_t nr_pinned_nodes, nr_pinned_units, nr_idle_keys;	/* idle: no pinned node */
 	uint32_t nr_leaving;		/* extents RETIRING or DESTROYING */
 	struct mm_vmstat vmstat;
+	struct psi psi;
+	struct oom oom;
 	struct reply_queue replies;
 };
 
@@ -140,5 +145,6 @@ LIST_DEFINE(park_list, park_at, engine_link)
 LIST_DEFINE(pending_list, pending_at, link)
 LIST_DEFINE(waiter_list, pending_at, slab_link)
 LIST_DEFINE(wake_list, bind_at, wake_link)
+LIST_DEFINE(recent_list, engine_at, recent_link)
 
 #endif

@@ -212,6 +212,7 @@ static void begin(struct mm *mm, uint64_t now_ns)
 {
 	if (now_ns > mm->now_ns)
 		mm->now_ns = now_ns;
+	psi_advance(mm);
 	reply_begin(mm);
 }
 
@@ -229,6 +230,14 @@ static void settle(struct mm *mm)
 		pending_run(mm);
 		slab_trim(mm);
 	} while ((mm->dirty || mm->wake.head) && mm->waiting.head && !mm->more);
+}
+
+static void asked(struct mm *mm, uint32_t id)
+{
+	uint32_t engine = pool_find(mm, &mm->engines, id);
+
+	if (engine)
+		psi_touch(mm, engine);
 }
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
@@ -254,6 +263,7 @@ int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 		compact_seen(mm, rq->engine);
 	if (rp->result != REPLY_LATER)
 		reply_done(mm, rp);
+	asked(mm, rq->engine);
 	settle(mm);
 	return 0;
 }

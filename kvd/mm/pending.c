@@ -343,13 +343,12 @@ static int share_full(const struct mm *mm, uint32_t engine, struct mm_reply *rp)
 			      pool_free(&mm->pendings));
 }
 
-static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
+static void say_why(const struct mm *mm, const struct want *w, struct mm_reply *rp)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t short_of = extents_for(w->nr, c, w->group);
 	bool room;
 
-	mm->vmstat.alloc_fail++;
 	if (w->create_error) {
 		rp->result = reply_error(rp, w->create_error == -ENOMEM ? -ENOMEM : -EIO,
 					 MM_POOL_FULL, 0, 0);
@@ -366,6 +365,16 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 		rp->result = share_full(mm, bind_at(mm, w->bind)->engine, rp);
 	else if (w->deadline_ns && w->deadline_ns <= mm->now_ns)
 		rp->reason = MM_TIMED_OUT;
+}
+
+static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
+{
+	struct oom_ask ask = { w->bind, w->group, w->nr, rp };
+
+	say_why(mm, w, rp);
+	mm->vmstat.alloc_fail++;
+	if (w->deadline_ns && rp->result != -EIO)
+		oom_refused(mm, &ask);
 }
 
 /* ---- who bars whom, and until when --------------------------------------------------------- */
@@ -475,7 +484,8 @@ static void enqueue(struct mm *mm, const struct want *w, const struct mm_request
 	pe->pressed = w->pressed;
 	pe->seq = ++mm->queue.last_seq;
 	slab(mm, w)->pend_pages += w->nr;
-	engine_at(mm, pe->engine)->nr_pending++;
+	if (!engine_at(mm, pe->engine)->nr_pending++)
+		psi_stall(mm, pe->engine);
 	fair_enter(mm, pe->engine, &base, bytes_of(mm, w));
 	pending_list_add_tail(mm, &mm->waiting, p);
 	waiter_list_add_tail(mm, &slab(mm, w)->waiters, p);
@@ -493,7 +503,8 @@ static void dequeue(struct mm *mm, uint32_t p)
 		s->wake_at = pe->slab_link.next;
 	waiter_list_del(mm, &s->waiters, p);
 	s->pend_pages -= pe->nr_pages;
-	engine_at(mm, pe->engine)->nr_pending--;
+	if (!--engine_at(mm, pe->engine)->nr_pending)
+		psi_resume(mm, pe->engine);
 	fair_leave(mm, pe->engine);
 	slab_trim_soon(mm, pe->bind);
 	pending_list_del(mm, &mm->waiting, p);
