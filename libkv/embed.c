@@ -275,6 +275,7 @@ int embed_open(struct kv *kv, uint64_t pool_bytes, const struct kv_options *o)
 	kv->embedded = true;
 	kv->nr_devices = 1;
 	kv->pool_bytes = pool_bytes;
+	snprintf(kv->tenant, sizeof(kv->tenant), "embedded");
 	kv->batch_pages = e->client.batch_pages;
 	kv->data = e->client.data;
 	kv->data_bytes = EMBED_DATA_BYTES;

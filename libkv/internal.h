@@ -73,6 +73,7 @@ struct kv {
 	int epoll_fd;	 /* kv_event_fd(): due_fd and what the link adds */
 	int due_fd;	 /* readable while an event waits for kv_poll() */
 	char where[128]; /* the spec, for messages */
+	char tenant[KV_NAME_BYTES]; /* who pays, for messages */
 };
 
 struct kv_cache {

@@ -258,6 +258,7 @@ static int handshake(struct kv *kv, struct remote *r, const struct kv_options *o
 	kv->member = w.member;
 	kv->nr_devices = w.nr_devices;
 	kv->pool_bytes = w.pool_bytes;
+	snprintf(kv->tenant, sizeof(kv->tenant), "%.*s", KV_NAME_BYTES - 1, w.text);
 	kv->batch_pages = w.batch_pages;
 	memcpy(kv->token, w.member_token, sizeof(kv->token));
 	return 0;

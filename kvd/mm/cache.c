@@ -180,12 +180,16 @@ void cache_bind_put(struct mm *mm, uint32_t bind)
 	cache_put(mm, cache);
 }
 
-static uint32_t any_live(const struct bind *b)
+/* An extent with content; pages may be on their way into others. */
+static uint32_t any_cached(const struct mm *mm, const struct bind *b)
 {
 	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 		for (uint32_t k = 1; k <= SLAB_FULL; k++)
-			if (b->slab[g].bucket[k].head)
-				return b->slab[g].bucket[k].head;
+			for (uint32_t e = b->slab[g].bucket[k].head; e;
+			     e = extent_at(mm, e)->bucket_link.next)
+				if (extent_at(mm, e)->nr[FRAME_CACHED] ||
+				    extent_at(mm, e)->nr[FRAME_COLD])
+					return e;
 	return NIL;
 }
 
@@ -208,7 +212,8 @@ void cache_leave(struct mm *mm, uint32_t bind)
 		}
 		b->slab[g].nr_coming = 0;
 	}
-	while (!c->shared && (ext = any_live(b)))
+	compact_leave(mm, bind);
+	while (!c->shared && (ext = any_cached(mm, b)))
 		extent_evict(mm, ext);
 	engine_bind_list_del(mm, &engine_at(mm, b->engine)->binds, bind);
 	cache_bind_list_del(mm, &c->binds, bind);

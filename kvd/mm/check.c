@@ -63,7 +63,7 @@ static void check_frames(const struct mm *mm, uint32_t ext)
 		MM_ASSERT(x->nr[s] == x->frames[s].nr + unwritten);
 		sum += x->nr[s];
 	}
-	MM_ASSERT(sum == extent_pages(x) && pinned == x->nr_pinned && !x->nr[FRAME_IO]);
+	MM_ASSERT(sum == extent_pages(x) && pinned == x->nr_pinned);
 }
 
 static void check_imports(const struct mm *mm, uint32_t ext)
@@ -79,7 +79,8 @@ static void check_extent(const struct mm *mm, uint32_t ext)
 {
 	const struct extent *x = extent_at(mm, ext);
 	bool live = x->state == EXTENT_LIVE;
-	bool takeable = live && !x->nr[FRAME_HELD] && !x->nr[FRAME_QUARANTINED] && !x->nr_pinned;
+	bool takeable = live && !x->nr[FRAME_HELD] && !x->nr[FRAME_QUARANTINED] &&
+			!x->nr[FRAME_IO] && !x->nr_pinned && !x->nr_from;
 
 	MM_ASSERT(x->state > EXTENT_NONE && x->state <= EXTENT_DESTROYING);
 	MM_ASSERT(pool_live(mm, &mm->caches, x->cache));
@@ -208,7 +209,8 @@ static void check_extents(const struct mm *mm)
 static uint32_t check_slab(const struct mm *mm, uint32_t bind, uint32_t g)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[g];
-	uint32_t nr[FRAME_NR] = { 0 }, pinned = 0, extents = 0, coming = 0, failing = 0;
+	uint32_t nr[FRAME_NR] = { 0 }, off[FRAME_NR] = { 0 }, pinned = 0, off_pinned = 0;
+	uint32_t extents = 0, coming = 0, failing = 0;
 
 	for (uint32_t k = 0; k < SLAB_BUCKETS; k++) {
 		if (k != SLAB_CREATING)
@@ -220,18 +222,32 @@ static uint32_t check_slab(const struct mm *mm, uint32_t bind, uint32_t g)
 			extents++;
 			failing += x->leaving;
 			coming += k == SLAB_CREATING ? extent_pages(x) : 0;
-			for (uint32_t i = 0; i < FRAME_NR && k != SLAB_CREATING; i++)
+			for (uint32_t i = 0; i < FRAME_NR && k != SLAB_CREATING; i++) {
 				nr[i] += x->nr[i];
+				off[i] += x->draining ? x->nr[i] : 0;
+			}
 			pinned += x->nr_pinned;
+			off_pinned += x->draining ? x->nr_pinned : 0;
 		}
 	}
 	EACH(e, s->cold, extent_at, cold_link)
-		MM_ASSERT(extent_at(mm, e)->nr[FRAME_COLD] && extent_at(mm, e)->bind == bind);
+		MM_ASSERT(extent_at(mm, e)->nr[FRAME_COLD] && extent_at(mm, e)->bind == bind &&
+			  !extent_at(mm, e)->draining);
 	for (uint32_t i = 0; i < FRAME_NR; i++)
-		MM_ASSERT(nr[i] == s->nr[i]);
-	MM_ASSERT(pinned == s->nr_pinned && coming == s->nr_coming);
+		MM_ASSERT(nr[i] == s->nr[i] && off[i] == s->off[i]);
+	MM_ASSERT(pinned == s->nr_pinned && off_pinned == s->off_pinned && coming == s->nr_coming);
 	MM_ASSERT(extents - failing == s->nr_extents && !s->nr_marked);
 	return extents;
+}
+
+/* Not those that copies are still made from. */
+static uint32_t nr_empty(const struct mm *mm, const struct slab *s)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t e = s->bucket[SLAB_EMPTY].head; e; e = extent_at(mm, e)->bucket_link.next)
+		nr += !extent_at(mm, e)->nr_from;
+	return nr;
 }
 
 static void check_bind(const struct mm *mm, uint32_t bind)
@@ -250,7 +266,7 @@ static void check_bind(const struct mm *mm, uint32_t bind)
 
 		extents += check_slab(mm, bind, g);
 		MM_ASSERT(pend[g] == s->pend_pages);
-		MM_ASSERT(s->bucket[SLAB_EMPTY].nr <= alive || s->pend_pages);
+		MM_ASSERT(nr_empty(mm, s) <= alive || s->pend_pages);
 		if (!alive)
 			MM_ASSERT(!s->nr[FRAME_HELD] && !s->promise);
 		if (!b->engine)
@@ -333,7 +349,8 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 
 		MM_ASSERT(sum[d] == t->charge[d] && t->charge[d] <= t->peak[d]);
 		MM_ASSERT(leave[d] == t->leaving[d]);
-		MM_ASSERT(l->min_bytes <= l->low_bytes && l->high_bytes <= l->max_bytes);
+		MM_ASSERT(!l->low_bytes || l->min_bytes <= l->low_bytes);
+		MM_ASSERT(l->high_bytes == MM_NO_LIMIT || l->high_bytes <= l->max_bytes);
 	}
 }
 
@@ -342,7 +359,7 @@ static void check_not_forgotten(const struct mm *mm, const struct pending *pe)
 {
 	const struct slab *s = &bind_at(mm, pe->bind)->slab[pe->group];
 
-	MM_ASSERT(s->nr[FRAME_FREE] + s->nr[FRAME_COLD] < pe->nr_pages);
+	MM_ASSERT(slab_ready(s) < pe->nr_pages);
 	MM_ASSERT(pending_wants_room(pe) ? pe->deadline_ns > mm->now_ns : s->nr_coming != 0);
 }
 
@@ -390,6 +407,7 @@ void mm_check(const struct mm *mm)
 	MM_ASSERT(mm->magic == MM_MAGIC && mm->version == MM_VERSION);
 	MM_ASSERT(!mm->trim.nr);
 	check_extents(mm);
+	compact_check(mm);
 	for (uint32_t i = pool_next(mm, &mm->binds, 0); i; i = pool_next(mm, &mm->binds, i))
 		check_bind(mm, i);
 	for (uint32_t i = pool_next(mm, &mm->caches, 0); i; i = pool_next(mm, &mm->caches, i))

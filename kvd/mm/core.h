@@ -17,6 +17,7 @@
 
 #include "buddy.h"
 #include "cache.h"
+#include "compact.h"
 #include "engine.h"
 #include "extent.h"
 #include "frame.h"
@@ -57,6 +58,7 @@ struct mm {
 	uint32_t key_mask;
 	uint32_t fx_seq, pressure_seq;
 	struct pending_queue queue;
+	struct compact compact;
 	bool dirty;			/* room in the pool changed: those who wait for it */
 	bool more;			/* work is left for mm_tick */
 	bool retry;			/* effects failed that mm_tick issues again */
@@ -65,7 +67,7 @@ struct mm {
 	struct pool tenants, engines, members, caches, binds, extents, nodes, leases, parks, keys;
 	struct pool pendings;
 	struct buddy frame_buddy, token_buddy;
-	struct list takeable, retiring, fx, notify, trim, waiting, wake;
+	struct list takeable, retiring, draining, fx, notify, trim, waiting, wake;
 	uint32_t nr_pinned_nodes, nr_pinned_units, nr_idle_keys;	/* idle: no pinned node */
 	uint32_t nr_leaving;		/* extents RETIRING or DESTROYING */
 	struct mm_vmstat vmstat;
@@ -125,6 +127,7 @@ LIST_DEFINE(cold_list, extent_at, cold_link)
 LIST_DEFINE(take_list, extent_at, take_link)
 LIST_DEFINE(fx_list, extent_at, fx_link)
 LIST_DEFINE(retire_list, extent_at, retire_link)
+LIST_DEFINE(drain_list, extent_at, drain_link)
 LIST_DEFINE(lru_list, node_at, lru)
 LIST_DEFINE(notify_list, member_at, notify_link)
 LIST_DEFINE(member_list, member_at, engine_link)

@@ -41,11 +41,15 @@ static uint64_t add_extent(const struct mm *mm, uint64_t h, uint32_t ext)
 	h = add(h, (uint64_t)x->fx_todo << 48 | (uint64_t)x->fx_busy << 32 |
 		   (uint64_t)x->fx_ok << 16 | x->fx_retry);
 	h = add(h, (uint64_t)x->fx_seq << 32 | x->gen_top);
+	h = add(h, (uint64_t)x->nr_from << 32 | x->drain_slot << 16 | x->drain_fails << 8 |
+		   x->drain_flags << 1 | x->draining);
+	h = add(h, (uint64_t)x->drain_seq << 32 | x->drain_link.next);
+	h = add(h, x->drain_ns);
 	h = add(h, (uint64_t)x->take_link.next << 32 | x->bucket_link.next);
 	for (uint32_t slot = 0; slot < x->fresh; slot++) {
 		const struct frame *fr = frame_at(mm, x->base + slot);
 
-		h = add(h, (uint64_t)fr->node << 32 | fr->gen << 8 | fr->state);
+		h = add(h, (uint64_t)fr->node << 32 | fr->gen << 8 | fr->moving << 7 | fr->state);
 		h = add(h, fr->link.next);
 	}
 	for (uint32_t m = pool_next(mm, &mm->members, 0); m; m = pool_next(mm, &mm->members, m))
@@ -76,6 +80,7 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 		h = add_bytes(h, e->reserved_for, sizeof(e->reserved_for));
 		h = add(h, (uint64_t)e->pressure.seq << 32 | e->pressure.acked);
 		h = add_fair(&e->fair, h);
+		h = add(h, e->packed);
 	}
 	for (uint32_t i = pool_next(mm, &mm->members, 0); i; i = pool_next(mm, &mm->members, i))
 		h = add(h, (uint64_t)pool_id(mm, &mm->members, i) << 32 |
@@ -118,6 +123,16 @@ static uint64_t add_queues(const struct mm *mm, uint64_t h)
 	h = add(h, mm->queue.start);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		h = add(add(h, mm->device[d].extent_bytes), mm->device[d].reserved_bytes);
+	for (uint32_t i = 0; i < COMPACT_MOVES; i++) {
+		const struct move *mv = &mm->compact.move[i];
+
+		if (!mv->to)
+			continue;
+		h = add(h, (uint64_t)mv->from << 32 | mv->to);
+		h = add(h, (uint64_t)mv->seq << 32 | mv->todo << 17 | mv->busy << 1 | mv->failed);
+	}
+	h = add(h, (uint64_t)mm->compact.want << 32 | mm->compact.at);
+	h = add_list(add(h, mm->compact.pack_ns), &mm->draining);
 	return add_list(h, &mm->fx);
 }
 

@@ -39,6 +39,9 @@ struct engine {
 	uint64_t reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
 	struct pressure pressure;
 	struct fair fair;
+	uint64_t seen_ns;		/* when it last asked for something */
+	bool packed;			/* idle since, and looked at */
+	uint64_t debts;			/* extents it was asked to leave and did not */
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
 };
 

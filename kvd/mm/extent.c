@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admit.h"
 #include "cache.h"
+#include "compact.h"
 #include "core.h"
 #include "event.h"
 #include "import.h"
@@ -259,6 +260,7 @@ void extent_retire(struct mm *mm, uint32_t ext)
 	uint32_t bind = x->bind;
 
 	MM_ASSERT(x->state == EXTENT_LIVE && x->nr[FRAME_FREE] == extent_pages(x));
+	compact_end(mm, ext);
 	slab_remove(mm, ext);
 	slab_trim_soon(mm, bind);
 	leave(mm, x);
@@ -289,11 +291,13 @@ void extent_update(struct mm *mm, uint32_t ext)
 	struct extent *x = extent_at(mm, ext);
 	struct slab *s = slab_of(mm, x);
 	uint32_t bucket = slab_bucket_of(x);
-	bool takeable = extent_takeable(x);
+	bool takeable = extent_takeable(x), cold = slab_cold(x);
 
 	if (bucket != x->bucket)
 		slab_move_bucket(mm, ext, bucket);
-	if (!!x->nr[FRAME_COLD] != x->on_cold) {
+	if (x->draining)
+		compact_changed(mm, ext);
+	if (cold != x->on_cold) {
 		if (x->on_cold)
 			cold_list_del(mm, &s->cold, ext);
 		else

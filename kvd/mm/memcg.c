@@ -114,7 +114,9 @@ uint64_t memcg_above_min(const struct mm *mm, uint32_t tenant, uint32_t device)
 
 uint64_t memcg_above_low(const struct mm *mm, uint32_t tenant, uint32_t device)
 {
-	return above(mm, tenant, device, tenant_at(mm, tenant)->limit[device].low_bytes);
+	const struct mm_limits *l = &tenant_at(mm, tenant)->limit[device];
+
+	return above(mm, tenant, device, l->low_bytes ? l->low_bytes : l->min_bytes);
 }
 
 uint64_t memcg_over_high(const struct mm *mm, uint32_t tenant, uint32_t device)
@@ -179,9 +181,9 @@ static int check_limits(const struct mm *mm, const struct mm_request *rq, uint32
 	const struct mm_limits *l = &rq->tenant.limits;
 	uint32_t tenant = tenant_find(mm, rq->tenant.tenant);
 
-	if (l->min_bytes > l->low_bytes)
+	if (l->low_bytes && l->min_bytes > l->low_bytes)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, l->min_bytes, l->low_bytes);
-	if (l->high_bytes > l->max_bytes)
+	if (l->high_bytes != MM_NO_LIMIT && l->high_bytes > l->max_bytes)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, l->high_bytes, l->max_bytes);
 	if (rq->tenant.oom_action > MM_OOM_KILL)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, rq->tenant.oom_action,

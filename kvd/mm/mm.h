@@ -120,7 +120,7 @@ enum mm_op {
 	MM_RESERVE, /* bytes of a device outside the pool (0 gives back); engine's death frees */
 	MM_EVENTS,		/* member: what is pending for it (level, not edge) */
 	MM_PRESSURE_ACK,	/* engine: answered pressure seq */
-	MM_VACATE_ACK,		/* engine: left an extent it was asked to leave */
+	MM_VACATE_ACK,	/* engine: holds nothing in extent any more; -EBUSY, a: it does */
 	MM_STAT,		/* engine: its own numbers */
 	/* Limits of a tenant on one device or all; makes the tenant, which then stays as long as
 	 * something is not at its default. -EINVAL; -ENOMEM MM_POOL_FULL when the mins of all
@@ -167,7 +167,8 @@ struct mm_page_key {
 #define MM_ALL_DEVICES		UINT32_MAX
 #define MM_NO_LIMIT		UINT64_MAX
 
-/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max.
+/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max, but low
+ * 0 (it is as min then) and high MM_NO_LIMIT may stand with any.
  *   min   never reclaimed below; the mins of all tenants fit the pool together
  *   low   not reclaimed below while another tenant above its low has something to take
  *   high  above it own cached pages go before more is taken, and the engines are pressed
@@ -271,7 +272,7 @@ struct mm_group_geom {
 
 #define MM_EVENT_RETIRE		1u	/* unmap (extent, every shard you map), then UNIMPORT */
 #define MM_EVENT_PRESSURE	2u	/* give back about bytes before deadline_ns */
-#define MM_EVENT_VACATE		3u	/* move your held pages out of extent */
+#define MM_EVENT_VACATE		3u	/* move your held pages out of extent before deadline_ns */
 
 struct mm_event {
 	uint32_t kind, extent, seq, pad;
@@ -344,6 +345,10 @@ struct mm_effect {
 	X(extents_create,	"extents taken from a device") \
 	X(extents_destroy,	"extents given back to a device") \
 	X(extents_adopt,	"orphaned extents given a new writer") \
+	X(pages_move,		"cached pages moved to another extent") \
+	X(move_fail,		"moves that came to nothing") \
+	X(vacates,		"extents that engines were asked to leave") \
+	X(vacate_fail,		"extents they did not leave in time") \
 	X(lookups,		"lookups") \
 	X(lookup_tokens,	"tokens asked for") \
 	X(hit_tokens,		"tokens found, tails included") \
@@ -363,6 +368,7 @@ struct mm_meminfo {			/* of one device */
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, pad;
+	uint64_t promised_bytes;	/* of free and leaving ones: for whom they were promised */
 };
 
 struct mm_engine_info {
@@ -370,6 +376,7 @@ struct mm_engine_info {
 	uint32_t nr_extents, nr_leases, nr_parks, pad;
 	uint64_t held_pages, held_bytes, quarantined_pages, extent_bytes, reserved_bytes;
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
+	uint64_t debts;		/* extents it was asked to leave and did not */
 };
 
 struct mm_cache_info {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "core.h"
 #include "event.h"
@@ -221,21 +222,30 @@ static enum verdict create(struct mm *mm, const struct want *w, uint32_t nr)
 	return WAIT_CREATE;
 }
 
-static bool at_max(const struct mm *mm, const struct want *w, uint32_t extents)
+/* With so many extents more the tenant would be above its max. */
+static bool at_max(const struct mm *mm, const struct want *w, uint32_t extents,
+		   struct mm_reply *why)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (c->need[w->group][d] * extents > memcg_room(mm, c->tenant, d))
-			return true;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t room = admit_quota(mm, w->bind, w->group, d);
+		uint64_t limit = tenant_at(mm, c->tenant)->limit[d].max_bytes;
+
+		if (c->need[w->group][d] * extents <= room)
+			continue;
+		reply_error(why, -EDQUOT, MM_TENANT_MAX, limit, core_less(limit, room));
+		return true;
+	}
 	return false;
 }
 
-static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing)
+static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, struct mm_reply *rp)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t extents = extents_for(missing, c, w->group);
-	struct reclaim take = { w->bind, w->group, w->at, w->own_barred || at_max(mm, w, extents) };
+	struct reclaim take = { w->bind, w->group, w->at,
+				w->own_barred || at_max(mm, w, extents, rp) };
 	bool coming;
 
 	if (!w->may_wait || w->deadline_ns <= mm->now_ns || w->create_error)
@@ -248,8 +258,12 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing)
 	if (w->bars && (mm->extents.max - mm->extents.nr_used < extents ||
 			!buddy_fits(&mm->frame_buddy, c->order[w->group])))
 		w->bars = UINT32_MAX;
-	coming = reclaim_extents(mm, &take, extents) || leaving(mm, w);
-	return press(mm, w, extents) || coming ? WAIT_ROOM : REFUSED;
+	coming = reclaim_extents(mm, &take, extents);
+	if (!press(mm, w, extents) && !coming && !leaving(mm, w))
+		return REFUSED;
+	if (!coming)
+		compact_want(mm, c->device_mask);
+	return WAIT_ROOM;
 }
 
 /* A tenant that more extents would take above its high has its own cached pages taken first. */
@@ -265,6 +279,22 @@ static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can,
 	return fewer;
 }
 
+/* Whoever is before it, what it was promised and what its tenant's min says is its own. */
+static uint32_t creatable(const struct mm *mm, const struct want *w, uint32_t nr,
+			  struct mm_reply *rp)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t can = extent_creatable(mm, w->bind, w->group, nr, rp);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices && (w->barred || w->own_barred); d++) {
+		uint64_t need = c->need[w->group][d];
+
+		if (need && admit_entitled(mm, w->bind, w->group, d) / need < can)
+			can = (uint32_t)(admit_entitled(mm, w->bind, w->group, d) / need);
+	}
+	return can;
+}
+
 static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 {
 	struct slab *s = slab(mm, w);
@@ -272,6 +302,10 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	uint64_t easy = slab_ready(s), more = slab_reclaimable(s), ahead, missing;
 	uint32_t want_extents, can = 0;
 
+	if (easy < w->nr && compact_give_back(mm, w->bind, w->group)) {
+		easy = slab_ready(s);
+		more = slab_reclaimable(s);
+	}
 	if (easy >= w->nr)
 		return grant(mm, w);
 	count_orphans(mm, w, &easy, &more);
@@ -281,8 +315,8 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	if (ahead >= w->nr && w->may_wait)
 		return WAIT_CREATE;
 	want_extents = extents_for(core_less(w->nr, ahead), c, w->group);
-	if (!w->barred && !w->own_barred && !w->create_error && w->may_wait)
-		can = extent_creatable(mm, w->bind, w->group, want_extents, rp);
+	if (!w->create_error && w->may_wait)
+		can = creatable(mm, w, want_extents, rp);
 	can = prefer_cached(mm, w, can, ahead + more);
 	/* New memory first, all there is, if with the cached pages it will do. */
 	if (can && ahead + more + ((uint64_t)can << c->order[w->group]) >= w->nr)
@@ -298,7 +332,7 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 		return w->may_wait ? WAIT_CREATE : REFUSED;
 	}
 	missing = core_less(w->nr, ahead + more);
-	return wait_room(mm, w, missing);
+	return wait_room(mm, w, missing, rp);
 }
 
 /* ---- the queue ----------------------------------------------------------------------------- */
@@ -323,6 +357,7 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 	}
 	rp->reason = MM_OK;
 	extent_creatable(mm, w->bind, w->group, short_of, rp);
+	at_max(mm, w, short_of, rp);	/* then room in the pool would not help either */
 	room = rp->reason == MM_OK;
 	if (room)	/* there is, but others were first, or none may wait */
 		reply_error(rp, -ENOMEM, MM_POOL_FULL, w->nr, 0);
@@ -484,7 +519,7 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	w.cache = bind_at(mm, w.bind)->cache;
 	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
-	if (slab(mm, &w)->nr[FRAME_FREE] >= w.nr) {	/* whatever waits: decide() would too */
+	if (slab_free(slab(mm, &w)) >= w.nr) {	/* whatever waits: decide() would too */
 		rp->pages = w.ids = reply_words(mm, w.nr);
 		rp->nr_pages = w.nr;
 		slab_grant(mm, w.bind, w.group, w.nr, w.ids);
@@ -611,6 +646,8 @@ static bool run_wakes(struct mm *mm)
 					return false;
 			}
 		}
+		if (b->wake)
+			continue;	/* reclaim for one group freed pages of one before it */
 		wake_list_del(mm, &mm->wake, bind);
 		b->on_wake = false;
 	}

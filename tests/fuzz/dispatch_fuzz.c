@@ -546,6 +546,7 @@ static void build_open(struct world *w, uint32_t client, struct kv_sqe *s)
 	memcpy(w->client[client].data, &d, sizeof(d));
 	s->in_bytes = sizeof(d);
 	s->out_bytes = sizeof(struct kv_cache_geom);
+	s->nr = b & 0x40 ? b : 0;	/* promised pages */
 }
 
 static const struct mm_cache_info *cache_info(struct world *w, uint32_t cache)
@@ -706,6 +707,7 @@ static void build(struct world *w, uint32_t client, struct kv_sqe *s)
 		break;
 	case KV_OP_RESERVE:
 		s->arg = u8(w) * (MIB / 16);
+		s->group = s->arg / MIB % 3;
 		break;
 	case KV_OP_UNIMPORT:
 	case KV_OP_VACATE_ACK:

@@ -351,9 +351,9 @@ static void send_rare(void)
 
 	for (uint32_t i = 0; i < sizeof(rare); i++)
 		call_plain(kv, &(struct kv_sqe){ .op = rare[i], .id = rare[i] ? 1 : 0 }, NULL);
-	kv_reserve(kv, 0, 2 * MIB);
+	kv_reserve(kv, 0, 2 * MIB, KV_RESERVE_WEIGHTS);
 	kv_info(kv, &info);
-	kv_reserve(kv, 0, 0);
+	kv_reserve(kv, 0, 0, KV_RESERVE_WEIGHTS);
 	event_serve(kv, EVENT_CALLBACK);
 }
 

@@ -111,14 +111,26 @@ static void check_refused_alloc(struct sim *s, const struct call *c)
 		  c->req.alloc.nr_pages, nr);
 }
 
+/* Only a max that was set refuses by it. */
+static void check_tenant_max(struct sim *s, const struct call *c)
+{
+	const struct tenant *t = budget_tenant(s, s->engine[c->engine].uid);
+
+	for (uint32_t d = 0; d < s->cfg.nr_devices; d++)
+		if (t->limit[d].max_bytes != MM_NO_LIMIT)
+			return;
+	sim_fail(s, "tenant %u has no max that could refuse it", s->engine[c->engine].uid);
+}
+
 static void reply_error(struct sim *s, const struct call *c, const struct mm_reply *r)
 {
 	bool fenced = s->engine[c->engine].fenced && r->op == MM_ALLOC;
 
 	s->op_err[r->op]++;
+	s->last_reason = r->reason;
 	SIM_CHECK(s,
 		  r->result != -EAGAIN || r->op == MM_CACHE_OPEN || r->op == MM_ENGINE_ATTACH ||
-			  r->op == MM_RESERVE,
+			  r->op == MM_RESERVE || r->op == MM_TENANT_SET,
 		  "op %d: -EAGAIN in a reply", r->op);
 	SIM_CHECK(s, r->result < 0, "op %d: result %d", r->op, r->result);
 	SIM_CHECK(s, r->reason != MM_OK, "op %d: result %d without a reason", r->op, r->result);
@@ -135,6 +147,8 @@ static void reply_error(struct sim *s, const struct call *c, const struct mm_rep
 			  (r->reason == MM_TIMED_OUT && r->op == MM_ALLOC),
 		  "op %d is refused: %d reason %d, expected room or a full table", r->op, r->result,
 		  r->reason);
+	if (r->reason == MM_TENANT_MAX)
+		check_tenant_max(s, c);
 	if (r->op == MM_ALLOC)
 		check_refused_alloc(s, c);
 	/* Those refused for lack of memory may have set reclaim going. */
@@ -291,6 +305,7 @@ static void ok_open(struct sim *s, struct call *c, const struct mm_reply *r)
 	SIM_CHECK(s, k->id == r->cache, "shared cache %u opened as %u", k->id, r->cache);
 	check_geometry(s, k, r);
 	memcpy(k->geom, r->geom, r->nr_groups * sizeof(*k->geom));
+	budget_promise(s, e, k, c->req.open.min_pages);
 	if (model_has_open(s, e, k))
 		return;
 	SIM_CHECK(s, e->nr_opens < SIM_OPENS, "sim: opens");
@@ -307,6 +322,7 @@ static void ok_close(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < e->nr_opens; i++)
 		if (e->open[i] == c->cache)
 			e->open[i--] = e->open[--e->nr_opens];
+	budget_promise(s, e, k, 0);
 	for (uint32_t i = 0; i < SIM_SLOTS; i++)
 		if (s->park[i].id && s->park[i].engine == c->engine &&
 		    s->park[i].cache == c->cache) {
@@ -473,8 +489,12 @@ static void ok_drop_head(struct sim *s, struct call *c, const struct mm_reply *r
 
 static void ok_reserve(struct sim *s, struct call *c, const struct mm_reply *r)
 {
+	struct engine *e = &s->engine[c->engine];
+	uint32_t d = c->req.reserve.device, what = c->req.reserve.what;
+
 	(void)r;
-	s->engine[c->engine].reserved[c->req.reserve.device] = c->req.reserve.bytes;
+	e->reserved[d] += c->req.reserve.bytes - e->reserved_for[what][d];
+	e->reserved_for[what][d] = c->req.reserve.bytes;
 }
 
 static void ok_events(struct sim *s, struct call *c, const struct mm_reply *r)
@@ -531,6 +551,7 @@ static void (*const ok[MM_NR_OPS])(struct sim *, struct call *, const struct mm_
 	[MM_PRESSURE_ACK] = ok_nothing,
 	[MM_VACATE_ACK] = ok_nothing,
 	[MM_STAT] = ok_nothing,
+	[MM_TENANT_SET] = ok_tenant_set,
 };
 
 void oracle_reply(struct sim *s, const struct mm_reply *r)

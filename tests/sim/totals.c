@@ -202,6 +202,7 @@ void totals_check(struct sim *s)
 		check_device(s, d);
 	check_engines(s);
 	check_caches(s);
+	budget_check(s);
 	check_vmstat(s);
 }
 

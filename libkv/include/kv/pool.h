@@ -77,9 +77,13 @@ KV_API int kv_member_token(const struct kv *, uint8_t token[16]);
 KV_API int kv_poll(struct kv *);
 KV_API int kv_event_fd(const struct kv *);
 
-/* Bytes of device memory outside the pool (weights, activations) that the pool must leave alone.
- * Absolute, per engine and device; -ENOMEM if it does not fit; gone with the engine. */
-KV_API int kv_reserve(struct kv *, uint32_t device, uint64_t bytes);
+enum kv_reserve_what { KV_RESERVE_WEIGHTS, KV_RESERVE_ACTIVATIONS, KV_RESERVE_OTHER };
+
+/* Bytes of device memory outside the pool that the pool must leave alone from now on. Absolute,
+ * apart for each engine, device and purpose (enum kv_reserve_what); 0 gives back; gone with the
+ * engine. Cached pages make way: it waits for them up to kv_options.wait_ms (50 ms at least), then
+ * -EAGAIN. -ENOMEM if it does not fit beside what others hold, reserved or were promised. */
+KV_API int kv_reserve(struct kv *, uint32_t device, uint64_t bytes, uint32_t what);
 
 struct kv_info {
 	uint32_t engine, member, rank, nr_devices;

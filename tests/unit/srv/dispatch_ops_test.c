@@ -274,6 +274,12 @@ static void test_reserve(void **state)
 	expect(call(w, B, s), -ENOMEM, KV_POOL_FULL);
 	s.arg = UINT64_MAX;
 	assert_int_not_equal(call(w, A, s).res, 0);
+	s.group = 1;
+	s.arg = 2 * MIB;
+	expect(call(w, A, s), -ENOMEM, KV_POOL_FULL);
+	s.group = 3;
+	expect(call(w, A, s), -EINVAL, KV_BAD_ARGUMENT);
+	s.group = 0;
 	s.id = 1;
 	assert_int_not_equal(call(w, A, s).res, 0);
 	s.id = 0;
