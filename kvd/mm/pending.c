@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "core.h"
 #include "event.h"
@@ -81,12 +82,18 @@ static bool press(struct mm *mm, struct want *w, uint32_t nr_extents)
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t me = bind_at(mm, w->bind)->engine;
 	uint64_t bytes = 0;
-	bool others = false;
+	bool others = false, own = true;	/* the tenant's max alone stands in the way */
 
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		own = own && !admit_short(mm, w->bind, w->group, d, nr_extents);
+	own = own && mm->extents.max - mm->extents.nr_used + mm->nr_leaving >= nr_extents &&
+	      buddy_fits(&mm->frame_buddy, c->order[w->group]);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		bytes += c->need[w->group][d] * nr_extents;
 	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
 		if (e == me || !holds_on(mm, e, c->device_mask))
+			continue;
+		if (own && engine_at(mm, e)->tenant != c->tenant)
 			continue;
 		others = true;
 		if (!w->pressed && !engine_at(mm, e)->fenced)
@@ -126,7 +133,12 @@ static enum verdict wait_pool(struct mm *mm, struct want *w, uint64_t missing)
 	struct reclaim take = { w->bind, w->group, w->seq };
 	bool coming;
 
-	if (!w->may_wait || w->deadline_ns <= mm->now_ns || w->create_error)
+	if (!w->may_wait || w->create_error)
+		return REFUSED;
+	/* Who cannot wait comes again, perhaps: the room is on its way by then. */
+	if (!w->deadline_ns && !w->barred)
+		reclaim_extents(mm, &take, extents);
+	if (w->deadline_ns <= mm->now_ns)
 		return REFUSED;
 	w->bars = c->device_mask;
 	if (w->barred)
