@@ -282,12 +282,15 @@ static bool can_work(const struct mm *mm, const struct extent *x)
 	       (x->drain_flags & DRAIN_EVICT || mm->compact.nr_moves < COMPACT_MOVES);
 }
 
+/* The look at it is paid already: at least one page goes. */
 static void evict_one(struct mm *mm, const struct extent *x, uint32_t n, uint32_t *budget)
 {
-	if (cache_at(mm, x->cache)->desc.group[x->group].kind == MM_GROUP_FULL)
-		node_evict(mm, n, budget);
-	else
+	if (cache_at(mm, x->cache)->desc.group[x->group].kind != MM_GROUP_FULL) {
 		node_strip(mm, n, x->group);
+		return;
+	}
+	(*budget)++;
+	node_evict(mm, n, budget);
 }
 
 static void drain_frame(struct mm *mm, uint32_t ext, uint32_t f, uint32_t *budget)
@@ -351,7 +354,8 @@ bool compact_pack(struct mm *mm, uint32_t bind, uint32_t group, uint32_t flags)
 		     e = extent_at(mm, e)->bucket_link.next) {
 			const struct extent *x = extent_at(mm, e);
 
-			if (!drainable(mm, x) || x->drain_ns > mm->now_ns || (flags & DRAIN_HELD && !x->nr[FRAME_HELD]))
+			if (!drainable(mm, x) || x->drain_ns > mm->now_ns ||
+			    (flags & DRAIN_HELD && !x->nr[FRAME_HELD]))
 				continue;
 			return fits(s, x) && compact_drain(mm, e, flags);
 		}
@@ -582,7 +586,8 @@ static void check_draining(const struct mm *mm)
 			const struct tenant *te = tenant_at(mm, t);
 
 			tenants += te->draining[d];
-			MM_ASSERT(!te->marked[d] && te->draining[d] + te->leaving[d] <= te->charge[d]);
+			MM_ASSERT(!te->marked[d]);
+			MM_ASSERT(te->draining[d] + te->leaving[d] <= te->charge[d]);
 		}
 		MM_ASSERT(sum == mm->device[d].draining_bytes && sum == tenants);
 	}

@@ -242,20 +242,25 @@ static bool take_cached(struct mm *mm, uint32_t tenant, bool parked, uint32_t *b
 	return true;
 }
 
-static void pack_tenant(struct mm *mm, uint32_t tenant)
+static void pack_binds(struct mm *mm, uint32_t tenant, uint32_t bind)
 {
 	uint64_t bytes;
 
-	for (uint32_t c = tenant_at(mm, tenant)->caches.head; c; c = cache_at(mm, c)->tenant_link.next)
-		for (uint32_t i = 0; i < 2; i++) {
-			uint32_t b = i ? cache_at(mm, c)->orphans.head : cache_at(mm, c)->binds.head;
+	for (; bind; bind = bind_at(mm, bind)->cache_link.next)
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+			while (over(mm, tenant, false, &bytes) &&
+			       compact_pack(mm, bind, g, DRAIN_STICKY))
+				;
+}
 
-			for (; b; b = bind_at(mm, b)->cache_link.next)
-				for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-					while (over(mm, tenant, false, &bytes) &&
-					       compact_pack(mm, b, g, DRAIN_STICKY))
-						;
-		}
+static void pack_tenant(struct mm *mm, uint32_t tenant)
+{
+	uint32_t c = tenant_at(mm, tenant)->caches.head;
+
+	for (; c; c = cache_at(mm, c)->tenant_link.next) {
+		pack_binds(mm, tenant, cache_at(mm, c)->binds.head);
+		pack_binds(mm, tenant, cache_at(mm, c)->orphans.head);
+	}
 }
 
 static void ask(struct mm *mm, uint32_t tenant, uint64_t bytes)
@@ -271,20 +276,27 @@ static void ask(struct mm *mm, uint32_t tenant, uint64_t bytes)
 			event_pressure(mm, e, bytes, mm->now_ns + mm->cfg.answer_ns);
 }
 
-/* Bytes of the devices that an engine keeps by holding pages, else by leases. */
+static uint64_t slab_holding(const struct mm *mm, const struct bind *b, uint32_t g,
+			     uint32_t devices)
+{
+	const struct cache *c = cache_at(mm, b->cache);
+	uint64_t pages = (uint64_t)b->slab[g].nr[FRAME_HELD] + b->slab[g].nr_pinned, bytes = 0;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		bytes += devices >> d & 1 ? pages * (c->need[g][d] >> c->order[g]) : 0;
+	return bytes;
+}
+
+/* Bytes of the devices that stay where they are because of an engine: pages it holds, and those in
+ * its extents that are leased. */
 static uint64_t holding(const struct mm *mm, uint32_t engine, uint32_t devices)
 {
+	uint32_t b = engine_at(mm, engine)->binds.head;
 	uint64_t bytes = 0;
 
-	for (uint32_t b = engine_at(mm, engine)->binds.head; b; b = bind_at(mm, b)->engine_link.next)
-		for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-			const struct bind *bi = bind_at(mm, b);
-			const struct cache *c = cache_at(mm, bi->cache);
-
-			for (uint32_t g = 0; g < MM_MAX_GROUPS && devices >> d & 1; g++)
-				bytes += ((uint64_t)bi->slab[g].nr[FRAME_HELD] + bi->slab[g].nr_pinned) *
-					 (c->need[g][d] >> c->order[g]);
-		}
+	for (; b; b = bind_at(mm, b)->engine_link.next)
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+			bytes += slab_holding(mm, bind_at(mm, b), g, devices);
 	return bytes;
 }
 
