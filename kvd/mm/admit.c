@@ -43,6 +43,7 @@ static void set_slab(struct mm *mm, uint32_t bind, uint32_t group, uint32_t prom
 	for (uint32_t d = 0; before != after && d < mm->cfg.nr_devices; d++) {
 		tenant_at(mm, c->tenant)->promised[d] += (after - before) * c->need[group][d];
 		mm->device[d].promised_bytes += (after - before) * c->need[group][d];
+		shrink_charged(mm, NIL, d);
 	}
 	mm->dirty = mm->dirty || after < before;
 }
@@ -116,6 +117,19 @@ uint64_t admit_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_
 		return 0;
 	return core_less(want + keep + taken(mm, device) - unmet(mm, bind, group, device),
 			 mm->cfg.device[device].pool_bytes + mm->device[device].leaving_bytes);
+}
+
+uint64_t admit_own_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device,
+			 uint32_t nr)
+{
+	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
+	const struct tenant *t = tenant_at(mm, c->tenant);
+	uint64_t want = c->need[group][device] * nr;
+
+	if (!want)
+		return 0;
+	return core_less(want + memcg_usage(mm, c->tenant, device) + t->promised[device] -
+			 unmet(mm, bind, group, device), t->limit[device].max_bytes);
 }
 
 /* ---- promising ----------------------------------------------------------------------------- */
@@ -240,6 +254,7 @@ static void reserve(struct mm *mm, uint32_t engine, uint32_t device, uint32_t wh
 	e->reserved_for[what][device] = bytes;
 	e->reserved[device] += bytes - had;
 	mm->device[device].reserved_bytes += bytes - had;
+	shrink_charged(mm, NIL, device);
 	mm->dirty = mm->dirty || bytes < had;
 }
 

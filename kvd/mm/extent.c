@@ -313,6 +313,7 @@ void extent_update(struct mm *mm, uint32_t ext)
 		take_list_del(mm, &mm->takeable, ext);
 	x->on_take = takeable;
 	mm->dirty = mm->dirty || takeable;
+	mm->shrink.kick = mm->shrink.kick || (takeable && mm->shrink.hungry);
 }
 
 void extent_evict(struct mm *mm, uint32_t ext)
