@@ -96,8 +96,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case ARGP_KEY_NO_ARGS:
 		argp_error(state,
-			   "which command? status, meminfo, engines, caches, tenant, pressure, oom, "
-			   "vmstat, top, check");
+			   "which command? status, meminfo, engines, caches, tenant, pressure, "
+			   "oom, vmstat, top, check");
 	}
 	return ARGP_ERR_UNKNOWN;
 }

@@ -259,7 +259,7 @@ static void show_advice(struct emit *e, const struct kv_admin_oom *r)
 			  most->engine, *most->name ? " '" : "", most->name,
 			  *most->name ? "'" : "", most->tenant);
 	else
-		emit_note(e, "start kvd with a larger --device, or allocate fewer pages at once.\n");
+		emit_note(e, "start kvd with a larger --device, or ask for fewer pages.\n");
 }
 
 int kvctl_oom(int fd, struct emit *e, bool json, unsigned int last)
