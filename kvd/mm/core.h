@@ -33,6 +33,7 @@
 #include "pool.h"
 #include "psi.h"
 #include "reply.h"
+#include "shrink.h"
 #include "slab.h"
 
 #define MM_MAGIC	0x6d6d76643030316bull
@@ -48,6 +49,7 @@ struct device {
 	uint64_t extent_bytes, reserved_bytes;
 	uint64_t promised_bytes;	/* and not taken yet: admit.h */
 	uint64_t leaving_bytes;		/* of extents RETIRING or DESTROYING */
+	uint64_t draining_bytes;	/* of extents that are being emptied */
 };
 
 struct mm {
@@ -61,6 +63,8 @@ struct mm {
 	uint32_t fx_seq, pressure_seq;
 	struct pending_queue queue;
 	struct compact compact;
+	struct shrink shrink;
+	uint32_t nr_kills;		/* engines to be killed that nobody was told of */
 	bool dirty;			/* room in the pool changed: those who wait for it */
 	bool more;			/* work is left for mm_tick */
 	bool retry;			/* effects failed that mm_tick issues again */

@@ -34,6 +34,11 @@ struct tenant {
 	struct mm_limits limit[MM_MAX_DEVICES];
 	uint64_t charge[MM_MAX_DEVICES], peak[MM_MAX_DEVICES], leaving[MM_MAX_DEVICES];
 	uint64_t promised[MM_MAX_DEVICES];	/* unmet: admit.h */
+	uint64_t draining[MM_MAX_DEVICES];	/* of extents that will be given back: compact.h */
+	uint64_t marked[MM_MAX_DEVICES];	/* by a reclaim being planned, 0 between calls */
+	uint64_t ask_ns;			/* shrink.h: until when its engines may answer */
+	uint32_t asks;
+	bool in_debt;				/* everything was tried */
 	uint32_t oom_action;			/* enum mm_oom_action */
 	bool configured;
 	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;

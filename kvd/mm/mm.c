@@ -152,7 +152,7 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
 	mm->queue.due_ns = UINT64_MAX;
 	mm->queue.pass = 1;
-	mm->compact.idle_ns = UINT64_MAX;
+	mm->compact.idle_ns = mm->shrink.next_ns = UINT64_MAX;
 	*mmp = mm;
 	return 0;
 }
@@ -286,6 +286,7 @@ void mm_tick(struct mm *mm, uint64_t now_ns, unsigned int budget)
 	mm->more = false;
 	mm->dirty = true;
 	extent_retry(mm);
+	shrink_tick(mm, &budget);
 	compact_tick(mm, &budget);
 	settle(mm);
 }
@@ -298,6 +299,8 @@ uint64_t mm_next_deadline(const struct mm *mm)
 		return mm->now_ns;
 	if (background < next)
 		next = background;
+	if (shrink_next_deadline(mm) < next)
+		next = shrink_next_deadline(mm);
 	if (mm->retry && mm->retry_ns < next)
 		next = mm->retry_ns;
 	return next;
@@ -306,5 +309,5 @@ uint64_t mm_next_deadline(const struct mm *mm)
 bool mm_next_effect(struct mm *mm, struct mm_effect *fx)
 {
 	return extent_next_effect(mm, fx) || compact_next_effect(mm, fx) ||
-	       event_next_effect(mm, fx);
+	       event_next_effect(mm, fx) || engine_next_effect(mm, fx);
 }

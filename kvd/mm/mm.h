@@ -349,6 +349,10 @@ struct mm_effect {
 	X(move_fail,		"moves that came to nothing") \
 	X(vacates,		"extents that engines were asked to leave") \
 	X(vacate_fail,		"extents they did not leave in time") \
+	X(reclaim_background,	"extents taken to have enough free") \
+	X(reclaim_limit,	"extents taken from tenants above their limits") \
+	X(reclaim_direct,	"extents taken for one allocation, promise or reservation") \
+	X(oom_kills,		"engines killed because their tenant stayed above max") \
 	X(lookups,		"lookups") \
 	X(lookup_tokens,	"tokens asked for") \
 	X(hit_tokens,		"tokens found, tails included") \

@@ -32,6 +32,17 @@ void memory_scrub(struct sim *s, const struct mm_effect *e)
 		h->mem[e->slot + i] = (struct cell){0, 0};
 }
 
+void memory_move(struct sim *s, const struct mm_effect *e)
+{
+	struct shard *h = &s->extent[e->extent].shard[e->shard];
+	struct shard *to = &s->extent[e->to_extent].shard[e->shard];
+
+	SIM_CHECK(s, e->slot < h->nr_mem && e->to_slot < to->nr_mem,
+		  "move of extent %u slot %u to %u slot %u", e->extent, e->slot, e->to_extent,
+		  e->to_slot);
+	to->mem[e->to_slot] = h->mem[e->slot];
+}
+
 static struct cell *cell(struct sim *s, const struct page *p, uint32_t shard)
 {
 	struct shard *h = &s->extent[mm_page_extent(p->id)].shard[shard];
