@@ -56,6 +56,7 @@ alone() {
 		kernels/*) inc=-Ikernels ;;
 		libkv/include/*) inc=-Ilibkv/include ;;
 		libkv/*) inc="-Ilibkv -Ilibkv/include -Iipc -Ikernels" ;;
+		tools/kvbench/*) inc="-Itools/common -Itools/kvbench -Ilibkv/include -Iipc -Ikvd/mm" ;;
 		*) inc="-Itools/common -I$(dirname "$h") -Ilibkv/include -Iipc" ;;
 		esac
 		printf '#include "%s"\n' "$PWD/$h" |
