@@ -56,7 +56,7 @@ struct kv_msg_hello {
 
 struct kv_msg_welcome {
 	uint32_t type, magic, version;
-	int32_t result;			/* -errno: text says why and no fds follow */
+	int32_t result;			/* -errno: no fds follow */
 	uint64_t features;
 	uint32_t engine, member;
 	uint8_t member_token[KV_TOKEN_BYTES];	/* lead only: give it to your ranks */
@@ -66,7 +66,7 @@ struct kv_msg_welcome {
 	uint32_t nr_devices;
 	uint64_t pool_bytes;		/* of device 0 */
 	uint32_t reserved[4];
-	char text[KV_TEXT_BYTES];
+	char text[KV_TEXT_BYTES];	/* welcome: the tenant's name; else why not */
 };
 
 struct kv_msg_import {
@@ -122,12 +122,14 @@ enum kv_op {
 	KV_OP_RESUME,	   /* id park -> as LOOKUP */
 	KV_OP_UNPARK,	   /* id park */
 	KV_OP_DROP_HEAD,   /* id lease, group, nr depth_pages */
-	KV_OP_RESERVE,	   /* id device, group what, arg bytes (absolute; 0 gives back) */
+	KV_OP_RESERVE,	   /* id device, group what (0 weights, 1 activations, 2 other), arg
+			    * bytes (absolute; 0 gives back); -EAGAIN: cached pages make room */
 	KV_OP_UNIMPORT,	   /* id extent, nr shard: I have unmapped it */
 	KV_OP_EVENTS,	   /* -> out: struct kv_event[], cqe.id count; clears KV_EVENT_PENDING */
 	KV_OP_PRESSURE_ACK, /* id seq, arg bytes given back */
 	KV_OP_VACATE_ACK,   /* id extent */
 	KV_OP_STAT,	    /* -> out: struct kv_stat */
+	KV_OP_HINT,	    /* id lease, in: struct kv_hint_in */
 	KV_NR_OPS,
 };
 

@@ -3,7 +3,8 @@
  *
  * Model:      SOCK_SEQPACKET at PATH.admin (mode 0600 unless a group is configured). One request
  *             packet, then answer packets: a kv_admin_head followed by nr records of one type;
- *             flags KV_ADMIN_MORE on all but the last.
+ *             flags KV_ADMIN_MORE on all but the last. A request is a kv_admin_request, or begins
+ *             with one.
  * Invariants: fixed-size records, record_bytes says their size so that fields can be added at the
  *             end; reserved is zero. No strings but the NUL-padded names.
  * Context:    any number of requests on one connection, answered in order.
@@ -26,12 +27,32 @@ enum kv_admin_cmd {
 	KV_ADMIN_CACHES,	/* kv_admin_cache */
 	KV_ADMIN_VMSTAT,	/* kv_admin_counter */
 	KV_ADMIN_CHECK,		/* runs mm_check; one kv_admin_status */
+	KV_ADMIN_TENANTS,	/* kv_admin_tenant */
+	KV_ADMIN_TENANT_SET,	/* asked with a kv_admin_tenant_set; one kv_admin_tenant */
 };
 
 #define KV_ADMIN_MORE	1u
 
 struct kv_admin_request {
 	uint32_t magic, version, cmd, reserved;
+};
+
+/* Bits of kv_admin_tenant_set.mask: what is to be changed, all or none of it. */
+#define KV_TENANT_MIN	1u
+#define KV_TENANT_LOW	2u
+#define KV_TENANT_HIGH	4u
+#define KV_TENANT_MAX	8u
+#define KV_TENANT_OOM	16u
+
+#define KV_ALL_DEVICES	UINT32_MAX
+#define KV_NO_LIMIT	UINT64_MAX	/* high, max; min and low: 0 */
+
+struct kv_admin_tenant_set {
+	struct kv_admin_request head;
+	char name[KV_NAME_BYTES];
+	uint32_t device, mask;		/* device: one, or KV_ALL_DEVICES */
+	uint32_t oom_action, reserved;	/* 0 none, 1 kill */
+	uint64_t min_bytes, low_bytes, high_bytes, max_bytes;
 };
 
 struct kv_admin_head {
@@ -56,6 +77,7 @@ struct kv_admin_meminfo {
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, reserved;
+	uint64_t promised_bytes;
 };
 
 struct kv_admin_engine {
@@ -65,6 +87,7 @@ struct kv_admin_engine {
 	uint64_t age_ns;
 	uint64_t held_pages, held_bytes, quarantined_pages, extent_bytes, reserved_bytes;
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
+	char tenant[KV_NAME_BYTES];
 };
 
 struct kv_admin_cache {
@@ -73,6 +96,23 @@ struct kv_admin_cache {
 	uint32_t nr_groups, nr_shards, nr_extents, shared;
 	uint64_t held_pages, cached_pages, leased_pages, free_pages, nodes, cached_tokens;
 	uint64_t page_bytes, lookup_tokens, hit_tokens;
+	char tenant[KV_NAME_BYTES];
+};
+
+/* Of a tenant on one device. leaving: part of current that is on its way back. */
+struct kv_admin_tenant_device {
+	uint64_t min_bytes, low_bytes, high_bytes, max_bytes;
+	uint64_t current_bytes, peak_bytes, leaving_bytes, reserved_bytes, promised_bytes;
+	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, free_bytes;
+};
+
+struct kv_admin_tenant {
+	char name[KV_NAME_BYTES];
+	uint32_t key, nr_engines, nr_caches, nr_devices;
+	uint32_t oom_action, configured;
+	uint64_t low_events, high_events, max_events, oom_events, oom_kills;
+	uint64_t lookup_tokens, hit_tokens;
+	struct kv_admin_tenant_device device[8];
 };
 
 struct kv_admin_counter {

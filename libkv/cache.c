@@ -221,7 +221,7 @@ static int cache_create(struct kv *kv, const struct kv_cache_params *p, struct k
 	return 0;
 }
 
-static int open_call(struct kv_cache *c, const struct kv_cache_desc *desc)
+static int open_call(struct kv_cache *c, const struct kv_cache_desc *desc, uint32_t min_pages)
 {
 	const struct kv_cache_geom *geom;
 	struct call call;
@@ -231,6 +231,7 @@ static int open_call(struct kv_cache *c, const struct kv_cache_desc *desc)
 	if (rc)
 		return rc;
 	memcpy(call.in, desc, sizeof(*desc));
+	call.sqe.nr = min_pages;
 	rc = call_run(&call);
 	geom = call.out;
 	if (!rc && call.cqe.out_bytes != sizeof(*geom))
@@ -247,15 +248,15 @@ static int open_call(struct kv_cache *c, const struct kv_cache_desc *desc)
 }
 
 /* A full table of caches is making room: clearing one nobody uses takes the device a moment. */
-static int open_patiently(struct kv_cache *c, const struct kv_cache_desc *desc)
+static int open_patiently(struct kv_cache *c, const struct kv_cache_desc *desc, uint32_t min_tokens)
 {
 	struct timespec moment = { 0, OPEN_PAUSE_NS };
-	int rc = open_call(c, desc);
-	uint32_t i;
+	uint32_t i, min_pages = min_tokens / c->page_tokens + (min_tokens % c->page_tokens != 0);
+	int rc = open_call(c, desc, min_pages);
 
 	for (i = 1; rc == -EAGAIN && i < OPEN_TRIES; i++) {
 		nanosleep(&moment, NULL);
-		rc = open_call(c, desc);
+		rc = open_call(c, desc, min_pages);
 	}
 	return rc;
 }
@@ -279,7 +280,7 @@ int kv_cache_open(struct kv *kv, const struct kv_cache_params *p, struct kv_cach
 	rc = cache_create(kv, p, &c, &desc);
 	if (rc)
 		return rc;
-	rc = open_patiently(c, &desc);
+	rc = open_patiently(c, &desc, p->min_tokens);
 	if (rc) {
 		cache_destroy(c);
 		return rc;
@@ -317,6 +318,7 @@ void kv_cache_close(struct kv_cache *c)
 		return;
 	if (c->on_close)
 		c->on_close(c);
+	hint_drop(c);
 	if (!c->kv->dead)
 		magazine_flush(c);
 	map_drop_cache(c);

@@ -35,8 +35,8 @@ int call_begin(struct kv *kv, struct call *c, enum kv_op op, uint64_t in_bytes, 
 	if (rc)
 		return rc;
 	/* An event that could not be served is asked for again; it is no fault of this call. */
-	if (op != KV_OP_EVENTS && !kv->serving && kv->ops->pending(kv) && event_serve(kv, false) &&
-	    kv->dead)
+	if (op != KV_OP_EVENTS && !kv->serving && kv->ops->pending(kv) &&
+	    event_serve(kv, EVENT_QUIET) && kv->dead)
 		return -EPIPE;
 	in_off = kv->data_used;
 	out_off = in_off + round8(in_bytes);
@@ -138,6 +138,7 @@ static const char *const op_names[KV_NR_OPS] = {
 	[KV_OP_PRESSURE_ACK] = "pressure ack",
 	[KV_OP_VACATE_ACK] = "vacate ack",
 	[KV_OP_STAT] = "stat",
+	[KV_OP_HINT] = "hint",
 };
 
 static const char *human(uint64_t bytes, char buf[24])
@@ -162,13 +163,19 @@ static const char *human(uint64_t bytes, char buf[24])
 /* mm names no bytes when the room is there but others wait for it. */
 static int refused_full(const struct call *c, const char *what)
 {
-	char want[24], have[24], bytes[80] = "others were first";
+	const char *can = c->sqe.op == KV_OP_CACHE_OPEN ? "can be promised" : "free";
+	char want[24], have[24], bytes[96] = "others were first";
 	const struct kv_cqe *e = &c->cqe;
 
 	human(e->val[0], want);
 	human(e->val[1], have);
 	if (e->val[1] || e->val[0] > c->sqe.nr)
-		snprintf(bytes, sizeof(bytes), "%s wanted, %s free", want, have);
+		snprintf(bytes, sizeof(bytes), "%s wanted, %s %s", want, have, can);
+	if (e->res == -EAGAIN)
+		return err_set(e->res,
+			       "%s: cached pages are still making room (%s): try again, or wait "
+			       "longer (kv_options.wait_ms)",
+			       what, bytes);
 	if (c->kv->embedded)
 		return err_set(e->res,
 			       "%s: the embedded pool is full: %s; give pages back or open it "
@@ -217,10 +224,12 @@ int call_refused(const struct call *c)
 	case KV_TIMED_OUT:
 		return refused_full(c, what);
 	case KV_TENANT_MAX:
+		human(c->cqe.val[0], a);
+		human(c->cqe.val[1], b);
 		return err_set(c->cqe.res,
-			       "%s: this tenant is at max (%s, %s in use): raise it or free "
-			       "pages",
-			       what, human(c->cqe.val[0], a), human(c->cqe.val[1], b));
+			       "%s: tenant '%s' is at max (%s, %s taken or promised): raise it "
+			       "with kvctl tenant set %s max=SIZE, or free pages",
+			       what, c->kv->tenant, a, b, c->kv->tenant);
 	case KV_TABLE_FULL:
 		return err_set(c->cqe.res,
 			       "%s: a table of the pool is full (%" PRIu64 " entries); give "

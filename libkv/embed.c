@@ -125,7 +125,7 @@ static int embed_call(struct kv *kv, struct call *c)
 	c->done = rc == 1;
 	while (exec_run(e->exec, now_ns()), !c->done) {
 		if (e->notified && !kv->serving)
-			event_serve(kv, true);
+			event_serve(kv, EVENT_CALLBACK);
 		else
 			pause_for_work(e, -1);
 	}
@@ -275,6 +275,7 @@ int embed_open(struct kv *kv, uint64_t pool_bytes, const struct kv_options *o)
 	kv->embedded = true;
 	kv->nr_devices = 1;
 	kv->pool_bytes = pool_bytes;
+	snprintf(kv->tenant, sizeof(kv->tenant), "embedded");
 	kv->batch_pages = e->client.batch_pages;
 	kv->data = e->client.data;
 	kv->data_bytes = EMBED_DATA_BYTES;

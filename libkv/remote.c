@@ -258,6 +258,7 @@ static int handshake(struct kv *kv, struct remote *r, const struct kv_options *o
 	kv->member = w.member;
 	kv->nr_devices = w.nr_devices;
 	kv->pool_bytes = w.pool_bytes;
+	snprintf(kv->tenant, sizeof(kv->tenant), "%.*s", KV_NAME_BYTES - 1, w.text);
 	kv->batch_pages = w.batch_pages;
 	memcpy(kv->token, w.member_token, sizeof(kv->token));
 	return 0;
@@ -286,7 +287,7 @@ static int await(struct kv *kv, struct remote *r)
 		return rc < 0 ? rc : 0;
 	rc = queue_wait(&r->queue, !kv->serving);
 	if (!rc && !kv->serving && queue_event(&r->queue) && !kv_ring_avail(&r->queue.cq)) {
-		rc = event_serve(kv, true);
+		rc = event_serve(kv, EVENT_CALLBACK);
 		if (rc && !kv->dead)
 			rc = 0; /* refused events are no fault of the call that waits */
 	}

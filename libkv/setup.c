@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 #include "call.h"
 
@@ -13,6 +14,9 @@
 #define UNIX_PREFIX  "unix:"
 #define EMBED_PREFIX "embedded:"
 #define EMBED_HOST   "embedded:host:"
+
+#define RESERVE_WAIT_MS	 50u
+#define RESERVE_PAUSE_MS 5u
 
 const char *kv_version(void)
 {
@@ -110,6 +114,7 @@ static int kv_init(struct kv *kv, const char *spec, const struct kv_options *o)
 	kv->rank = o->rank;
 	kv->wait_ms = o->wait_ms;
 	kv->on_pressure = o->on_pressure;
+	kv->on_vacate = o->on_vacate;
 	kv->ctx = o->ctx;
 	kv->is_member = o->member_token != NULL;
 	return kv_watch(kv, kv->due_fd);
@@ -213,11 +218,24 @@ int kv_member_token(const struct kv *kv, uint8_t token[16])
 	return 0;
 }
 
-int kv_reserve(struct kv *kv, uint32_t device, uint64_t bytes)
+/* While the pool takes cached pages back, which needs the events that each call serves. */
+int kv_reserve(struct kv *kv, uint32_t device, uint64_t bytes, uint32_t what)
 {
-	const struct kv_sqe sqe = { .op = KV_OP_RESERVE, .id = device, .arg = bytes };
+	const struct kv_sqe sqe = {
+		.op = KV_OP_RESERVE, .id = device, .group = (uint16_t)what, .arg = bytes,
+	};
+	struct timespec moment = { 0, RESERVE_PAUSE_MS * 1000000l };
+	uint32_t ms = kv->wait_ms > RESERVE_WAIT_MS ? kv->wait_ms : RESERVE_WAIT_MS, waited;
+	int rc;
 
-	return call_plain(kv, &sqe, NULL);
+	if (what > KV_RESERVE_OTHER)
+		return err_set(-EINVAL, "reserve: %u is no enum kv_reserve_what", what);
+	rc = call_plain(kv, &sqe, NULL);
+	for (waited = 0; rc == -EAGAIN && waited < ms; waited += RESERVE_PAUSE_MS) {
+		nanosleep(&moment, NULL);
+		rc = call_plain(kv, &sqe, NULL);
+	}
+	return rc;
 }
 
 static int stat_call(struct kv *kv, struct kv_stat *st)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
+#include "admit.h"
 #include "core.h"
 #include "reclaim.h"
 
@@ -139,17 +140,15 @@ static void give_geometry(struct mm *mm, uint32_t cache, struct mm_reply *rp)
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-static uint32_t create(struct mm *mm, uint32_t tenant, const struct mm_cache_desc *desc,
-		       bool shared)
+static uint32_t create(struct mm *mm, const struct cache *shape)
 {
-	uint32_t cache = pool_get(mm, &mm->caches);
+	uint32_t cache = pool_get(mm, &mm->caches), tenant = shape->tenant;
 	struct cache *c = cache_at(mm, cache);
+	struct pool_obj obj = c->obj;
 
 	MM_ASSERT(cache);
-	c->tenant = tenant;
-	c->desc = *desc;
-	c->shared = shared;
-	set_geometry(mm, c);
+	*c = *shape;
+	c->obj = obj;
 	cache_list_add_tail(mm, &tenant_at(mm, tenant)->caches, cache);
 	tenant_at(mm, tenant)->nr_refs++;
 	return cache;
@@ -181,12 +180,16 @@ void cache_bind_put(struct mm *mm, uint32_t bind)
 	cache_put(mm, cache);
 }
 
-static uint32_t any_live(const struct bind *b)
+/* An extent with content; pages may be on their way into others. */
+static uint32_t any_cached(const struct mm *mm, const struct bind *b)
 {
 	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 		for (uint32_t k = 1; k <= SLAB_FULL; k++)
-			if (b->slab[g].bucket[k].head)
-				return b->slab[g].bucket[k].head;
+			for (uint32_t e = b->slab[g].bucket[k].head; e;
+			     e = extent_at(mm, e)->bucket_link.next)
+				if (extent_at(mm, e)->nr[FRAME_CACHED] ||
+				    extent_at(mm, e)->nr[FRAME_COLD])
+					return e;
 	return NIL;
 }
 
@@ -196,17 +199,21 @@ void cache_leave(struct mm *mm, uint32_t bind)
 	struct cache *c = cache_at(mm, b->cache);
 	uint32_t ext;
 
+	admit_promise(mm, bind, 0);
 	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
 		struct list *creating = &b->slab[g].bucket[SLAB_CREATING];
 
 		while ((ext = creating->head)) {	/* destroyed as soon as it is made */
 			bucket_list_del(mm, creating, ext);
+			if (!extent_at(mm, ext)->leaving)
+				admit_count(mm, bind, g, false);
 			extent_at(mm, ext)->bind = NIL;
 			b->nr_extents--;
 		}
 		b->slab[g].nr_coming = 0;
 	}
-	while (!c->shared && (ext = any_live(b)))
+	compact_leave(mm, bind);
+	while (!c->shared && (ext = any_cached(mm, b)))
 		extent_evict(mm, ext);
 	engine_bind_list_del(mm, &engine_at(mm, b->engine)->binds, bind);
 	cache_bind_list_del(mm, &c->binds, bind);
@@ -375,37 +382,64 @@ static int open_room(struct mm *mm, uint32_t engine, bool is_new, struct mm_repl
 	return clear_coldest(mm) ? -EAGAIN : err;
 }
 
-int cache_op_open(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+static void bind_new(struct mm *mm, uint32_t engine, uint32_t cache)
+{
+	uint32_t bind = pool_get(mm, &mm->binds);
+
+	bind_at(mm, bind)->engine = engine;
+	bind_at(mm, bind)->cache = cache;
+	engine_bind_list_add_tail(mm, &engine_at(mm, engine)->binds, bind);
+	cache_bind_list_add_tail(mm, &cache_at(mm, cache)->binds, bind);
+}
+
+/* The cache an open is for: the tenant's own of that model, or what a new one would be. */
+static int find_or_shape(struct mm *mm, uint32_t tenant, const struct mm_cache_desc *d,
+			 uint32_t *cache, struct cache *shape, struct mm_reply *rp)
 {
 	static const uint8_t zero[MM_KEY_BYTES];
+	bool shared = memcmp(d->model_key, zero, MM_KEY_BYTES) != 0;
+
+	*cache = shared ? find_shared(mm, tenant, d) : NIL;
+	if (*cache) {
+		if (same_geometry(&cache_at(mm, *cache)->desc, d))
+			return 0;
+		return reply_error(rp, -EINVAL, MM_LAYOUT_DIFFERS, 0, 0);
+	}
+	*shape = (struct cache){ .tenant = tenant, .desc = *d, .shared = shared };
+	set_geometry(mm, shape);
+	return 0;
+}
+
+int cache_op_open(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+{
 	const struct mm_cache_desc *d = rq->open.desc;
 	int err = 0;
 	uint32_t engine = engine_find(mm, rq->engine, rp, &err), tenant, cache, bind;
-	bool shared;
+	struct cache shape;
 
 	if (!engine)
 		return err;
 	if (!desc_valid(mm, d))
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, 0, 0);
 	tenant = engine_at(mm, engine)->tenant;
-	shared = memcmp(d->model_key, zero, MM_KEY_BYTES) != 0;
-	cache = shared ? find_shared(mm, tenant, d) : NIL;
-	if (cache && !same_geometry(&cache_at(mm, cache)->desc, d))
-		return reply_error(rp, -EINVAL, MM_LAYOUT_DIFFERS, 0, 0);
-	if (!cache || !bind_of(mm, engine, cache)) {
+	err = find_or_shape(mm, tenant, d, &cache, &shape, rp);
+	bind = cache ? bind_of(mm, engine, cache) : NIL;
+	if (!err && !bind)
 		err = open_room(mm, engine, !cache, rp);
-		if (err)
-			return err;
-		bind = pool_get(mm, &mm->binds);
-		if (!cache) {
-			cache = create(mm, tenant, d, shared);
-			cache_at(mm, cache)->creator = rq->engine;
-		}
-		bind_at(mm, bind)->engine = engine;
-		bind_at(mm, bind)->cache = cache;
-		engine_bind_list_add_tail(mm, &engine_at(mm, engine)->binds, bind);
-		cache_bind_list_add_tail(mm, &cache_at(mm, cache)->binds, bind);
+	if (!err)
+		err = admit_check(mm, tenant, cache ? cache_at(mm, cache) : &shape, bind,
+				  rq->open.min_pages, rp);
+	if (err)
+		return err;
+	if (!cache) {
+		cache = create(mm, &shape);
+		cache_at(mm, cache)->creator = rq->engine;
 	}
+	if (!bind) {
+		bind_new(mm, engine, cache);
+		bind = bind_of(mm, engine, cache);
+	}
+	admit_promise(mm, bind, rq->open.min_pages);
 	give_geometry(mm, cache, rp);
 	return 0;
 }

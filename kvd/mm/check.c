@@ -63,7 +63,7 @@ static void check_frames(const struct mm *mm, uint32_t ext)
 		MM_ASSERT(x->nr[s] == x->frames[s].nr + unwritten);
 		sum += x->nr[s];
 	}
-	MM_ASSERT(sum == extent_pages(x) && pinned == x->nr_pinned && !x->nr[FRAME_IO]);
+	MM_ASSERT(sum == extent_pages(x) && pinned == x->nr_pinned);
 }
 
 static void check_imports(const struct mm *mm, uint32_t ext)
@@ -79,13 +79,15 @@ static void check_extent(const struct mm *mm, uint32_t ext)
 {
 	const struct extent *x = extent_at(mm, ext);
 	bool live = x->state == EXTENT_LIVE;
-	bool takeable = live && !x->nr[FRAME_HELD] && !x->nr[FRAME_QUARANTINED] && !x->nr_pinned;
+	bool takeable = live && !x->nr[FRAME_HELD] && !x->nr[FRAME_QUARANTINED] &&
+			!x->nr[FRAME_IO] && !x->nr_pinned && !x->nr_from;
 
 	MM_ASSERT(x->state > EXTENT_NONE && x->state <= EXTENT_DESTROYING);
 	MM_ASSERT(pool_live(mm, &mm->caches, x->cache));
 	MM_ASSERT(x->base && x->base + extent_pages(x) - 1 <= mm->cfg.max_frames);
 	MM_ASSERT(!(x->fx_todo & x->fx_busy) && x->on_fx == (x->fx_todo != 0));
-	MM_ASSERT(x->on_take == takeable && x->leaving == (x->state >= EXTENT_RETIRING));
+	MM_ASSERT(x->on_take == takeable &&
+		  x->leaving == (x->state >= EXTENT_RETIRING || x->fx_error));
 	check_frames(mm, ext);
 	check_imports(mm, ext);
 	if (x->bind) {
@@ -104,10 +106,48 @@ static void check_extent(const struct mm *mm, uint32_t ext)
 			  (x->fx_todo || x->fx_busy || x->fx_retry));
 }
 
+/* Nobody was promised what is not there, or on its way. */
+static void check_promises(const struct mm *mm, uint32_t d)
+{
+	const struct device *dev = &mm->device[d];
+	uint64_t sum = 0;
+
+	for (uint32_t t = pool_next(mm, &mm->tenants, 0); t; t = pool_next(mm, &mm->tenants, t)) {
+		uint64_t mine = 0;
+
+		for (uint32_t b = pool_next(mm, &mm->binds, 0); b;
+		     b = pool_next(mm, &mm->binds, b)) {
+			const struct cache *c = cache_at(mm, bind_at(mm, b)->cache);
+
+			for (uint32_t g = 0; g < MM_MAX_GROUPS && c->tenant == t; g++) {
+				const struct slab *s = &bind_at(mm, b)->slab[g];
+
+				mine += core_less(s->promise, s->nr_extents) * c->need[g][d];
+			}
+		}
+		MM_ASSERT(mine == tenant_at(mm, t)->promised[d]);
+		sum += mine;
+	}
+	MM_ASSERT(sum == dev->promised_bytes);
+	MM_ASSERT(dev->extent_bytes + dev->reserved_bytes + sum <=
+		  mm->cfg.device[d].pool_bytes + dev->leaving_bytes);
+}
+
+static uint64_t check_reserved(const struct mm *mm, uint32_t engine, uint32_t d)
+{
+	const struct engine *e = engine_at(mm, engine);
+	uint64_t sum = 0;
+
+	for (uint32_t w = 0; w < MM_NR_RESERVES; w++)
+		sum += e->reserved_for[w][d];
+	MM_ASSERT(sum == e->reserved[d]);
+	return sum;
+}
+
 static void check_budgets(const struct mm *mm)
 {
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint64_t extents = 0, leave = 0, reserved = 0;
+		uint64_t extents = 0, leave = 0, reserved = 0, min = 0;
 
 		for (uint32_t e = pool_next(mm, &mm->extents, 0); e;
 		     e = pool_next(mm, &mm->extents, e)) {
@@ -123,11 +163,16 @@ static void check_budgets(const struct mm *mm)
 		}
 		for (uint32_t e = pool_next(mm, &mm->engines, 0); e;
 		     e = pool_next(mm, &mm->engines, e))
-			reserved += engine_at(mm, e)->reserved[d];
+			reserved += check_reserved(mm, e, d);
+		for (uint32_t t = pool_next(mm, &mm->tenants, 0); t;
+		     t = pool_next(mm, &mm->tenants, t))
+			min += tenant_at(mm, t)->limit[d].min_bytes;
+		MM_ASSERT(min <= mm->cfg.device[d].pool_bytes);
 		MM_ASSERT(extents == mm->device[d].extent_bytes);
 		MM_ASSERT(leave == mm->device[d].leaving_bytes);
 		MM_ASSERT(reserved == mm->device[d].reserved_bytes);
 		MM_ASSERT(extents + reserved <= mm->cfg.device[d].pool_bytes);
+		check_promises(mm, d);
 	}
 }
 
@@ -142,7 +187,7 @@ static void check_extents(const struct mm *mm)
 		take += x->on_take;
 		fx += x->on_fx;
 		retire += x->state == EXTENT_RETIRING;
-		leave += x->state >= EXTENT_RETIRING;
+		leave += x->leaving;
 		frames += extent_pages(x);
 		retry += x->fx_retry != 0;
 	}
@@ -164,7 +209,8 @@ static void check_extents(const struct mm *mm)
 static uint32_t check_slab(const struct mm *mm, uint32_t bind, uint32_t g)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[g];
-	uint32_t nr[FRAME_NR] = { 0 }, pinned = 0, extents = 0, coming = 0;
+	uint32_t nr[FRAME_NR] = { 0 }, off[FRAME_NR] = { 0 }, pinned = 0, off_pinned = 0;
+	uint32_t extents = 0, coming = 0, failing = 0;
 
 	for (uint32_t k = 0; k < SLAB_BUCKETS; k++) {
 		if (k != SLAB_CREATING)
@@ -174,18 +220,34 @@ static uint32_t check_slab(const struct mm *mm, uint32_t bind, uint32_t g)
 
 			MM_ASSERT(x->bind == bind && x->group == g && x->bucket == k);
 			extents++;
+			failing += x->leaving;
 			coming += k == SLAB_CREATING ? extent_pages(x) : 0;
-			for (uint32_t i = 0; i < FRAME_NR && k != SLAB_CREATING; i++)
+			for (uint32_t i = 0; i < FRAME_NR && k != SLAB_CREATING; i++) {
 				nr[i] += x->nr[i];
+				off[i] += x->draining ? x->nr[i] : 0;
+			}
 			pinned += x->nr_pinned;
+			off_pinned += x->draining ? x->nr_pinned : 0;
 		}
 	}
 	EACH(e, s->cold, extent_at, cold_link)
-		MM_ASSERT(extent_at(mm, e)->nr[FRAME_COLD] && extent_at(mm, e)->bind == bind);
+		MM_ASSERT(extent_at(mm, e)->nr[FRAME_COLD] && extent_at(mm, e)->bind == bind &&
+			  !extent_at(mm, e)->draining);
 	for (uint32_t i = 0; i < FRAME_NR; i++)
-		MM_ASSERT(nr[i] == s->nr[i]);
-	MM_ASSERT(pinned == s->nr_pinned && coming == s->nr_coming);
+		MM_ASSERT(nr[i] == s->nr[i] && off[i] == s->off[i]);
+	MM_ASSERT(pinned == s->nr_pinned && off_pinned == s->off_pinned && coming == s->nr_coming);
+	MM_ASSERT(extents - failing == s->nr_extents && !s->nr_marked);
 	return extents;
+}
+
+/* Not those that copies are still made from. */
+static uint32_t nr_empty(const struct mm *mm, const struct slab *s)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t e = s->bucket[SLAB_EMPTY].head; e; e = extent_at(mm, e)->bucket_link.next)
+		nr += !extent_at(mm, e)->nr_from;
+	return nr;
 }
 
 static void check_bind(const struct mm *mm, uint32_t bind)
@@ -204,9 +266,9 @@ static void check_bind(const struct mm *mm, uint32_t bind)
 
 		extents += check_slab(mm, bind, g);
 		MM_ASSERT(pend[g] == s->pend_pages);
-		MM_ASSERT(s->bucket[SLAB_EMPTY].nr <= alive || s->pend_pages);
+		MM_ASSERT(nr_empty(mm, s) <= alive || s->pend_pages);
 		if (!alive)
-			MM_ASSERT(!s->nr[FRAME_HELD]);
+			MM_ASSERT(!s->nr[FRAME_HELD] && !s->promise);
 		if (!b->engine)
 			MM_ASSERT(!s->nr[FRAME_QUARANTINED] && !s->nr_coming);
 	}
@@ -261,7 +323,7 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 {
 	const struct tenant *t = tenant_at(mm, tenant);
 	uint32_t refs = 0;
-	uint64_t sum[MM_MAX_DEVICES] = { 0 };
+	uint64_t sum[MM_MAX_DEVICES] = { 0 }, leave[MM_MAX_DEVICES] = { 0 };
 
 	EACH(c, t->caches, cache_at, tenant_link)
 		MM_ASSERT(cache_at(mm, c)->tenant == tenant);
@@ -274,12 +336,22 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 		const struct cache *c = cache_at(mm, x->cache);
 
 		for (uint32_t s = 0; s < c->desc.nr_shards && c->tenant == tenant; s++)
-			sum[c->desc.shard[s].device] += !(x->charged & 1u << s) ? 0 :
-							c->extent_bytes[x->group][s];
+			if (x->charged & 1u << s) {
+				uint64_t bytes = c->extent_bytes[x->group][s];
+
+				sum[c->desc.shard[s].device] += bytes;
+				leave[c->desc.shard[s].device] += x->leaving ? bytes : 0;
+			}
 	}
-	MM_ASSERT(refs == t->nr_refs && refs);
-	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
+	MM_ASSERT(refs + t->configured == t->nr_refs && t->nr_refs);
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+		const struct mm_limits *l = &t->limit[d];
+
 		MM_ASSERT(sum[d] == t->charge[d] && t->charge[d] <= t->peak[d]);
+		MM_ASSERT(leave[d] == t->leaving[d]);
+		MM_ASSERT(!l->low_bytes || l->min_bytes <= l->low_bytes);
+		MM_ASSERT(l->high_bytes == MM_NO_LIMIT || l->high_bytes <= l->max_bytes);
+	}
 }
 
 /* What is at hand is enough for none that waits, and who waits for an extent has one coming. */
@@ -287,14 +359,14 @@ static void check_not_forgotten(const struct mm *mm, const struct pending *pe)
 {
 	const struct slab *s = &bind_at(mm, pe->bind)->slab[pe->group];
 
-	MM_ASSERT(s->nr[FRAME_FREE] + s->nr[FRAME_COLD] < pe->nr_pages);
-	MM_ASSERT(pe->bars ? pe->deadline_ns > mm->now_ns : s->nr_coming != 0);
+	MM_ASSERT(slab_ready(s) < pe->nr_pages);
+	MM_ASSERT(pending_wants_room(pe) ? pe->deadline_ns > mm->now_ns : s->nr_coming != 0);
 }
 
 static void check_queue(const struct mm *mm)
 {
 	const struct pending_queue *q = &mm->queue;
-	uint32_t head[MM_MAX_DEVICES] = { 0 }, listed = 0;
+	uint32_t listed = 0;
 	uint64_t due = UINT64_MAX, seq = 0;
 
 	EACH(p, mm->waiting, pending_at, link) {
@@ -302,15 +374,12 @@ static void check_queue(const struct mm *mm)
 
 		MM_ASSERT(pool_live(mm, &mm->pendings, p) && pe->seq > seq);
 		seq = pe->seq;
-		for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-			if (pe->bars >> d & 1 && !head[d])
-				head[d] = p;
-		due = pe->bars && pe->deadline_ns < due ? pe->deadline_ns : due;
+		MM_ASSERT(!pe->bars || !pe->own);
+		due = pending_wants_room(pe) && pe->deadline_ns < due ? pe->deadline_ns : due;
 		if (!mm->more)
 			check_not_forgotten(mm, pe);
 	}
-	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
-		MM_ASSERT(head[d] == q->head[d]);
+	check_fair(mm);
 	MM_ASSERT(!q->stale && due == q->due_ns && seq <= q->last_seq);
 	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b))
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
@@ -338,6 +407,7 @@ void mm_check(const struct mm *mm)
 	MM_ASSERT(mm->magic == MM_MAGIC && mm->version == MM_VERSION);
 	MM_ASSERT(!mm->trim.nr);
 	check_extents(mm);
+	compact_check(mm);
 	for (uint32_t i = pool_next(mm, &mm->binds, 0); i; i = pool_next(mm, &mm->binds, i))
 		check_bind(mm, i);
 	for (uint32_t i = pool_next(mm, &mm->caches, 0); i; i = pool_next(mm, &mm->caches, i))

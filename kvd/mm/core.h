@@ -17,6 +17,7 @@
 
 #include "buddy.h"
 #include "cache.h"
+#include "compact.h"
 #include "engine.h"
 #include "extent.h"
 #include "frame.h"
@@ -26,9 +27,11 @@
 #include "memcg.h"
 #include "mm.h"
 #include "node.h"
+#include "oom.h"
 #include "park.h"
 #include "pending.h"
 #include "pool.h"
+#include "psi.h"
 #include "reply.h"
 #include "slab.h"
 
@@ -43,6 +46,7 @@
 
 struct device {
 	uint64_t extent_bytes, reserved_bytes;
+	uint64_t promised_bytes;	/* and not taken yet: admit.h */
 	uint64_t leaving_bytes;		/* of extents RETIRING or DESTROYING */
 };
 
@@ -56,6 +60,7 @@ struct mm {
 	uint32_t key_mask;
 	uint32_t fx_seq, pressure_seq;
 	struct pending_queue queue;
+	struct compact compact;
 	bool dirty;			/* room in the pool changed: those who wait for it */
 	bool more;			/* work is left for mm_tick */
 	bool retry;			/* effects failed that mm_tick issues again */
@@ -64,10 +69,13 @@ struct mm {
 	struct pool tenants, engines, members, caches, binds, extents, nodes, leases, parks, keys;
 	struct pool pendings;
 	struct buddy frame_buddy, token_buddy;
-	struct list takeable, retiring, fx, notify, trim, waiting, wake;
+	struct list takeable, retiring, draining, fx, notify, trim, waiting, wake;
+	struct list recent;		/* engines that work and do not wait, psi.h */
 	uint32_t nr_pinned_nodes, nr_pinned_units, nr_idle_keys;	/* idle: no pinned node */
 	uint32_t nr_leaving;		/* extents RETIRING or DESTROYING */
 	struct mm_vmstat vmstat;
+	struct psi psi;
+	struct oom oom;
 	struct reply_queue replies;
 };
 
@@ -124,6 +132,7 @@ LIST_DEFINE(cold_list, extent_at, cold_link)
 LIST_DEFINE(take_list, extent_at, take_link)
 LIST_DEFINE(fx_list, extent_at, fx_link)
 LIST_DEFINE(retire_list, extent_at, retire_link)
+LIST_DEFINE(drain_list, extent_at, drain_link)
 LIST_DEFINE(lru_list, node_at, lru)
 LIST_DEFINE(notify_list, member_at, notify_link)
 LIST_DEFINE(member_list, member_at, engine_link)
@@ -136,5 +145,6 @@ LIST_DEFINE(park_list, park_at, engine_link)
 LIST_DEFINE(pending_list, pending_at, link)
 LIST_DEFINE(waiter_list, pending_at, slab_link)
 LIST_DEFINE(wake_list, bind_at, wake_link)
+LIST_DEFINE(recent_list, engine_at, recent_link)
 
 #endif

@@ -41,11 +41,15 @@ static uint64_t add_extent(const struct mm *mm, uint64_t h, uint32_t ext)
 	h = add(h, (uint64_t)x->fx_todo << 48 | (uint64_t)x->fx_busy << 32 |
 		   (uint64_t)x->fx_ok << 16 | x->fx_retry);
 	h = add(h, (uint64_t)x->fx_seq << 32 | x->gen_top);
+	h = add(h, (uint64_t)x->nr_from << 32 | x->drain_slot << 16 | x->drain_fails << 8 |
+		   x->drain_flags << 1 | x->draining);
+	h = add(h, (uint64_t)x->drain_seq << 32 | x->drain_link.next);
+	h = add(h, x->drain_ns);
 	h = add(h, (uint64_t)x->take_link.next << 32 | x->bucket_link.next);
 	for (uint32_t slot = 0; slot < x->fresh; slot++) {
 		const struct frame *fr = frame_at(mm, x->base + slot);
 
-		h = add(h, (uint64_t)fr->node << 32 | fr->gen << 8 | fr->state);
+		h = add(h, (uint64_t)fr->node << 32 | fr->gen << 8 | fr->moving << 7 | fr->state);
 		h = add(h, fr->link.next);
 	}
 	for (uint32_t m = pool_next(mm, &mm->members, 0); m; m = pool_next(mm, &mm->members, m))
@@ -53,9 +57,16 @@ static uint64_t add_extent(const struct mm *mm, uint64_t h, uint32_t ext)
 	return h;
 }
 
+static uint64_t add_fair(const struct fair *f, uint64_t h)
+{
+	h = add(add(h, f->finish), f->last_bytes << 1 | f->seen);
+	return f->nr ? add(add(h, f->start), f->stamp) : h;
+}
+
 static uint64_t add_tenant(const struct tenant *t, uint64_t h)
 {
-	h = add_bytes(add(h, t->key), t->limit, sizeof(t->limit));
+	h = add(add_fair(&t->fair, h), t->queue.start);
+	h = add_bytes(add(add(h, t->key), t->oom_action), t->limit, sizeof(t->limit));
 	return add_bytes(h, t->charge, sizeof(t->charge));
 }
 
@@ -66,8 +77,10 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 
 		h = add(h, (uint64_t)pool_id(mm, &mm->engines, i) << 32 | e->tenant);
 		h = add(h, (uint64_t)e->lead << 32 | e->fenced << 1 | e->draining);
-		h = add_bytes(h, e->reserved, sizeof(e->reserved));
+		h = add_bytes(h, e->reserved_for, sizeof(e->reserved_for));
 		h = add(h, (uint64_t)e->pressure.seq << 32 | e->pressure.acked);
+		h = add_fair(&e->fair, h);
+		h = add(h, e->packed);
 	}
 	for (uint32_t i = pool_next(mm, &mm->members, 0); i; i = pool_next(mm, &mm->members, i))
 		h = add(h, (uint64_t)pool_id(mm, &mm->members, i) << 32 |
@@ -92,7 +105,8 @@ static uint64_t add_caches(const struct mm *mm, uint64_t h)
 		h = add(h, (uint64_t)b->engine << 32 | b->cache);
 		h = add_list(h, &b->lru);
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-			h = add(h, (uint64_t)b->slab[g].nr_coming << 32 | b->slab[g].pend_pages);
+			h = add(add(h, b->slab[g].promise),
+				(uint64_t)b->slab[g].nr_coming << 32 | b->slab[g].pend_pages);
 	}
 	return h;
 }
@@ -104,9 +118,21 @@ static uint64_t add_queues(const struct mm *mm, uint64_t h)
 
 		h = add(h, (uint64_t)pe->bind << 32 | pe->group << 24 | pe->nr_pages);
 		h = add(add(h, pe->deadline_ns), pe->cookie);
+		h = add(h, (uint64_t)pe->bars << 32 | pe->own);
 	}
+	h = add(h, mm->queue.start);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		h = add(add(h, mm->device[d].extent_bytes), mm->device[d].reserved_bytes);
+	for (uint32_t i = 0; i < COMPACT_MOVES; i++) {
+		const struct move *mv = &mm->compact.move[i];
+
+		if (!mv->to)
+			continue;
+		h = add(h, (uint64_t)mv->from << 32 | mv->to);
+		h = add(h, (uint64_t)mv->seq << 32 | mv->todo << 17 | mv->busy << 1 | mv->failed);
+	}
+	h = add(h, (uint64_t)mm->compact.want << 32 | mm->compact.at);
+	h = add_list(add(h, mm->compact.pack_ns), &mm->draining);
 	return add_list(h, &mm->fx);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "core.h"
 #include "event.h"
@@ -99,11 +100,14 @@ static void fence(struct mm *mm, uint32_t engine)
 	e->fenced = true;
 	mm->vmstat.fences++;
 	pending_drop(mm, engine);
+	psi_forget(mm, engine);
 	while (e->leases.head)
 		lease_release(mm, e->leases.head);
 	while (e->parks.head)
 		park_free(mm, e->parks.head);
 	for (uint32_t b = e->binds.head; b; b = bind_at(mm, b)->engine_link.next) {
+		compact_leave(mm, b);
+		admit_promise(mm, b, 0);
 		each_extent(mm, b, quarantine);
 		if (!cache_at(mm, bind_at(mm, b)->cache)->shared)
 			each_extent(mm, b, extent_evict);	/* nobody can use it any more */
@@ -118,10 +122,7 @@ static void drain(struct mm *mm, uint32_t engine)
 	struct engine *e = engine_at(mm, engine);
 
 	e->draining = true;
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		mm->device[d].reserved_bytes -= e->reserved[d];
-		e->reserved[d] = 0;
-	}
+	admit_unreserve(mm, engine);
 	e->nr_scrubs++;		/* keeps it while extents are still being started */
 	for (uint32_t b = e->binds.head; b; b = bind_at(mm, b)->engine_link.next)
 		each_extent(mm, b, extent_scrub);
@@ -178,28 +179,6 @@ int engine_op_gone(struct mm *mm, const struct mm_request *rq, struct mm_reply *
 }
 
 /* ---- the rest ------------------------------------------------------------------------------ */
-
-int engine_op_reserve(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
-{
-	int err = 0;
-	uint32_t engine = engine_find(mm, rq->engine, rp, &err), d = rq->reserve.device;
-	uint64_t room, want = rq->reserve.bytes;
-	struct engine *e = engine_at(mm, engine);
-
-	if (!engine)
-		return err;
-	if (d >= mm->cfg.nr_devices)
-		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, d, mm->cfg.nr_devices);
-	room = mm->cfg.device[d].pool_bytes - mm->device[d].extent_bytes -
-	       (mm->device[d].reserved_bytes - e->reserved[d]);
-	if (want > room)
-		return reply_error(rp, -ENOMEM, MM_POOL_FULL, want, room);
-	if (want < e->reserved[d])
-		mm->dirty = true;
-	mm->device[d].reserved_bytes += want - e->reserved[d];
-	e->reserved[d] = want;
-	return 0;
-}
 
 int engine_op_stat(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
 {

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fair.h"
 #include "list.h"
 #include "mm.h"
 #include "pool.h"
@@ -34,8 +35,16 @@ struct engine {
 	struct list members, binds, leases, parks;
 	uint32_t nr_scrubs;		/* extents with scrubs on their way */
 	uint32_t nr_pending, nr_keys;	/* keys: owned and pinned */
-	uint64_t reserved[MM_MAX_DEVICES];
+	uint64_t reserved[MM_MAX_DEVICES];	/* the sum of reserved_for */
+	uint64_t reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
 	struct pressure pressure;
+	struct fair fair;
+	struct link recent_link;
+	uint64_t active_ns;		/* when it last asked, or ceased to wait */
+	bool on_recent;
+	uint64_t seen_ns;		/* when it last asked for something */
+	bool packed;			/* idle since, and looked at */
+	uint64_t debts;			/* extents it was asked to leave and did not */
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
 };
 
@@ -54,7 +63,6 @@ int engine_op_attach(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_member(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_fence(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_gone(struct mm *, const struct mm_request *, struct mm_reply *);
-int engine_op_reserve(struct mm *, const struct mm_request *, struct mm_reply *);
 int engine_op_stat(struct mm *, const struct mm_request *, struct mm_reply *);
 
 #endif

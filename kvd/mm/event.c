@@ -66,6 +66,8 @@ int event_op_events(struct mm *mm, const struct mm_request *rq, struct mm_reply 
 			.kind = MM_EVENT_PRESSURE, .seq = e->pressure.seq,
 			.bytes = e->pressure.bytes, .deadline_ns = e->pressure.deadline_ns,
 		};
+	if (e->lead == member && !e->fenced)
+		nr += compact_events(mm, member_at(mm, member)->engine, ev + nr, EVENT_MAX - nr);
 	for (uint32_t x = mm->retiring.head; x && nr < EVENT_MAX;
 	     x = extent_at(mm, x)->retire_link.next)
 		if (*import_bits(mm, member, x))
@@ -89,15 +91,4 @@ int event_op_pressure_ack(struct mm *mm, const struct mm_request *rq, struct mm_
 	if (rq->ack.seq == e->pressure.seq)	/* an older one has been overtaken: nothing to do */
 		e->pressure.acked = e->pressure.seq;
 	return 0;
-}
-
-/* No vacate event is raised yet, so none can be answered. */
-int event_op_vacate_ack(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
-{
-	int err = 0;
-	uint32_t engine = engine_find(mm, rq->engine, rp, &err);
-
-	if (!engine)
-		return err;
-	return reply_error(rp, -ENOENT, MM_NO_SUCH_ID, rq->ack.extent, 0);
 }

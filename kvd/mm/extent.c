@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
+#include "compact.h"
 #include "core.h"
 #include "event.h"
 #include "import.h"
@@ -28,10 +30,10 @@ uint64_t extent_shard_bytes(const struct mm *mm, const struct extent *x, uint32_
 
 /* ---- budgets ------------------------------------------------------------------------------- */
 
-uint32_t extent_creatable(const struct mm *mm, uint32_t cache, uint32_t group, uint32_t nr,
+uint32_t extent_creatable(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr,
 			  struct mm_reply *why)
 {
-	const struct cache *c = cache_at(mm, cache);
+	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
 	uint32_t can = nr, slots = mm->extents.max - mm->extents.nr_used;
 
 	if (slots < can) {
@@ -44,9 +46,7 @@ uint32_t extent_creatable(const struct mm *mm, uint32_t cache, uint32_t group, u
 		can = 0;
 	}
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint64_t want = c->need[group][d];
-		uint64_t room = mm->cfg.device[d].pool_bytes - mm->device[d].extent_bytes -
-				mm->device[d].reserved_bytes;
+		uint64_t want = c->need[group][d], room = admit_room(mm, bind, group, d);
 
 		if (want && room / want < can) {
 			reply_error(why, -ENOMEM, MM_POOL_FULL, want * nr, room);
@@ -54,12 +54,11 @@ uint32_t extent_creatable(const struct mm *mm, uint32_t cache, uint32_t group, u
 		}
 	}
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint64_t want = c->need[group][d], room = memcg_room(mm, c->tenant, d);
+		uint64_t want = c->need[group][d], room = admit_quota(mm, bind, group, d);
+		uint64_t limit = tenant_at(mm, c->tenant)->limit[d].max_bytes;
 
 		if (want && room / want < can) {
-			reply_error(why, -EDQUOT, MM_TENANT_MAX,
-				    tenant_at(mm, c->tenant)->limit[d].max_bytes,
-				    tenant_at(mm, c->tenant)->charge[d]);
+			reply_error(why, -EDQUOT, MM_TENANT_MAX, limit, core_less(limit, room));
 			can = (uint32_t)(room / want);
 		}
 	}
@@ -82,13 +81,15 @@ static void uncharge(struct mm *mm, struct extent *x, uint16_t shards)
 	struct cache *c = cache_at(mm, x->cache);
 
 	for (uint32_t s = 0; s < c->desc.nr_shards; s++) {
-		struct device *dev = &mm->device[c->desc.shard[s].device];
+		uint32_t d = c->desc.shard[s].device;
 		uint64_t bytes = c->extent_bytes[x->group][s];
 
 		if (!(shards & x->charged & 1u << s))
 			continue;
-		dev->leaving_bytes -= x->leaving ? bytes : 0;
-		memcg_uncharge(mm, c->tenant, c->desc.shard[s].device, bytes);
+		if (x->leaving)
+			memcg_left(mm, c->tenant, d, bytes);
+		memcg_uncharge(mm, c->tenant, d, bytes);
+		admit_wake(mm, d);
 	}
 	x->charged &= (uint16_t)~shards;
 	mm->dirty = true;
@@ -100,8 +101,8 @@ static void leave(struct mm *mm, struct extent *x)
 
 	for (uint32_t s = 0; s < c->desc.nr_shards; s++)
 		if (x->charged & 1u << s)
-			mm->device[c->desc.shard[s].device].leaving_bytes +=
-				c->extent_bytes[x->group][s];
+			memcg_leave(mm, c->tenant, c->desc.shard[s].device,
+				    c->extent_bytes[x->group][s]);
 	x->leaving = true;
 	mm->nr_leaving++;
 }
@@ -186,6 +187,7 @@ uint32_t extent_create(struct mm *mm, uint32_t bind, uint32_t group)
 	b->slab[group].nr_coming += 1u << order;
 	b->nr_extents++;
 	charge(mm, x);
+	admit_count(mm, bind, group, true);
 	fx_begin(mm, ext, all_shards(mm, x));
 	return ext;
 }
@@ -229,6 +231,8 @@ static void created(struct mm *mm, uint32_t ext)
 		bucket_list_del(mm, &s->bucket[SLAB_CREATING], ext);
 		s->nr_coming -= extent_pages(x);
 		bind_at(mm, bind)->nr_extents--;
+		if (!error)
+			admit_count(mm, bind, group, false);
 		x->bind = NIL;
 		pending_wake(mm, bind, group);
 	}
@@ -240,9 +244,10 @@ static void created(struct mm *mm, uint32_t ext)
 		slab_add(mm, ext, bind);
 		return;
 	}
-	leave(mm, x);
-	if (!error)
+	if (!error) {		/* a failed one is leaving since it failed */
+		leave(mm, x);
 		mm->vmstat.extents_destroy++;
+	}
 	destroy(mm, ext);
 	if (bind) {
 		pending_create_failed(mm, bind, group, error);
@@ -256,6 +261,7 @@ void extent_retire(struct mm *mm, uint32_t ext)
 	uint32_t bind = x->bind;
 
 	MM_ASSERT(x->state == EXTENT_LIVE && x->nr[FRAME_FREE] == extent_pages(x));
+	compact_end(mm, ext);
 	slab_remove(mm, ext);
 	slab_trim_soon(mm, bind);
 	leave(mm, x);
@@ -286,11 +292,13 @@ void extent_update(struct mm *mm, uint32_t ext)
 	struct extent *x = extent_at(mm, ext);
 	struct slab *s = slab_of(mm, x);
 	uint32_t bucket = slab_bucket_of(x);
-	bool takeable = extent_takeable(x);
+	bool takeable = extent_takeable(x), cold = slab_cold(x);
 
 	if (bucket != x->bucket)
 		slab_move_bucket(mm, ext, bucket);
-	if (!!x->nr[FRAME_COLD] != x->on_cold) {
+	if (x->draining)
+		compact_changed(mm, ext);
+	if (cold != x->on_cold) {
 		if (x->on_cold)
 			cold_list_del(mm, &s->cold, ext);
 		else
@@ -408,7 +416,12 @@ static void complete_create(struct mm *mm, uint32_t ext, uint16_t bit, int resul
 	if (!result) {
 		x->fx_ok |= bit;
 	} else {
-		/* The other shards are not worth starting any more. */
+		/* The other shards are not worth starting any more, those made will go again. */
+		if (!x->leaving) {
+			leave(mm, x);
+			if (x->bind)
+				admit_count(mm, x->bind, x->group, false);
+		}
 		uncharge(mm, x, bit | x->fx_todo);
 		x->fx_error = result;
 		fx_cancel(mm, ext);

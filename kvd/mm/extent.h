@@ -10,8 +10,8 @@
  *             those it has; the extents with fx_todo form the effect queue, which so cannot
  *             overflow.
  * Invariants: device.extent_bytes and tenant.charge are the sum over all charged shards; a LIVE
- *             extent without HELD, QUARANTINED or pinned frames is on mm.takeable, coldest first;
- *             RETIRING and DESTROYING extents have no frame in use.
+ *             extent without HELD, QUARANTINED, IO or pinned frames, and none being moved, is on
+ *             mm.takeable, coldest first; RETIRING and DESTROYING extents have no frame in use.
  * Ownership:  extent.c writes the state; slab.c the bucket link; import.c the importers.
  * Cost:       O(shards) to create and destroy, O(1) else; frames are not touched at creation.
  * Limits:     max_extents, max_frames, 2^20 frames an extent.
@@ -46,8 +46,13 @@ struct extent {
 	uint32_t nr[FRAME_NR];	/* FREE counts slots never granted too */
 	struct list frames[FRAME_NR];
 	uint32_t nr_pinned;	/* CACHED frames whose node is pinned */
-	struct link bucket_link, cold_link, take_link, fx_link, retire_link;
+	struct link bucket_link, cold_link, take_link, fx_link, retire_link, drain_link;
 	bool on_take, on_fx, on_cold, leaving;
+	bool draining;			/* compact.h: being emptied, nothing is granted from it */
+	uint8_t drain_flags, drain_fails;
+	uint32_t drain_seq, drain_slot;	/* drain_slot: where looking goes on */
+	uint32_t nr_from;		/* moves on their way out of it */
+	uint64_t drain_ns;		/* draining: until when; else: not again before */
 	uint16_t charged;	/* shards */
 	uint16_t fx_todo, fx_busy, fx_ok, fx_retry;
 	int32_t fx_error;
@@ -57,7 +62,7 @@ struct extent {
 };
 
 /* How many of nr such extents could be created now; why says what is short when fewer. */
-uint32_t extent_creatable(const struct mm *, uint32_t cache, uint32_t group, uint32_t nr,
+uint32_t extent_creatable(const struct mm *, uint32_t bind, uint32_t group, uint32_t nr,
 			  struct mm_reply *why);
 uint32_t extent_create(struct mm *, uint32_t bind, uint32_t group);
 void extent_update(struct mm *, uint32_t ext); /* counts changed: bucket, cold and takeable lists */
@@ -76,7 +81,8 @@ static inline uint32_t extent_pages(const struct extent *x)
 
 static inline bool extent_takeable(const struct extent *x)
 {
-	return !(x->nr[FRAME_HELD] | x->nr[FRAME_QUARANTINED] | x->nr[FRAME_IO] | x->nr_pinned);
+	return !(x->nr[FRAME_HELD] | x->nr[FRAME_QUARANTINED] | x->nr[FRAME_IO] | x->nr_pinned |
+		 x->nr_from);
 }
 
 uint64_t extent_shard_bytes(const struct mm *, const struct extent *, uint32_t shard);

@@ -4,23 +4,21 @@
 #define TO(state) (1u << FRAME_##state)
 
 static const uint8_t allowed[FRAME_NR] = {
-	[FRAME_FREE] = TO(HELD),
+	[FRAME_FREE] = TO(HELD) | TO(IO),
 	[FRAME_HELD] = TO(FREE) | TO(CACHED) | TO(QUARANTINED),
 	[FRAME_CACHED] = TO(FREE) | TO(COLD) | TO(HELD),
 	[FRAME_COLD] = TO(FREE) | TO(CACHED) | TO(HELD),
 	[FRAME_QUARANTINED] = TO(FREE),
+	[FRAME_IO] = TO(FREE) | TO(CACHED),
 };
 
 /* by frames more of a state in an extent and its slab; pinned: of those CACHED. */
 static void count(struct extent *x, struct slab *s, enum frame_state state, uint32_t by,
 		  uint32_t pinned)
 {
-	x->nr[state] += by;
-	s->nr[state] += by;
-	if (state == FRAME_CACHED) {
-		x->nr_pinned += pinned;
-		s->nr_pinned += pinned;
-	}
+	slab_count(s, x, state, by);
+	if (state == FRAME_CACHED && pinned)
+		slab_count_pinned(s, x, pinned);
 }
 
 void frame_set_state(struct mm *mm, uint32_t f, enum frame_state to)
@@ -113,6 +111,21 @@ uint32_t frame_grant(struct mm *mm, uint32_t ext, uint32_t nr, uint64_t *ids)
 	return nr;
 }
 
+uint32_t frame_reserve(struct mm *mm, uint32_t ext)
+{
+	struct extent *x = extent_at(mm, ext);
+	uint32_t f = take_free(mm, x, ext);
+
+	MM_ASSERT(x->state == EXTENT_LIVE && frame_at(mm, f)->state == FRAME_FREE);
+	frame_at(mm, f)->state = FRAME_IO;
+	renew(x, frame_at(mm, f));
+	frame_list_add_tail(mm, &x->frames[FRAME_IO], f);
+	count(x, slab_of(mm, x), FRAME_FREE, -1u, 0);
+	count(x, slab_of(mm, x), FRAME_IO, 1, 0);
+	extent_update(mm, ext);
+	return f;
+}
+
 void frame_release(struct mm *mm, uint32_t ext, const uint64_t *ids, uint32_t nr)
 {
 	struct extent *x = extent_at(mm, ext);
@@ -160,7 +173,8 @@ int frame_resolve(struct mm *mm, uint64_t id, uint32_t *f, struct mm_reply *rp)
 		return reply_error(rp, -ENOENT, MM_NO_SUCH_ID, id, 0);
 	if (x->state != EXTENT_LIVE || slot >= x->fresh ||
 	    frame_at(mm, x->base + slot)->gen != gen ||
-	    frame_at(mm, x->base + slot)->state == FRAME_FREE)
+	    frame_at(mm, x->base + slot)->state == FRAME_FREE ||
+	    frame_at(mm, x->base + slot)->state == FRAME_IO)
 		return reply_error(rp, -ESTALE, MM_STALE_PAGE, id, 0);
 	*f = x->base + slot;
 	return 0;

@@ -8,8 +8,9 @@
  *                  |                v                v evict   v
  *                  '---------- QUARANTINED     (FREE)       (FREE)
  *
- *             IO is kept for tiers. Slots of an extent never granted (slot >= extent.fresh) are
- *             FREE without their frame having been written.
+ *             IO: a cached page is being moved here (compact.h), FREE or CACHED when that is done.
+ *             Slots of an extent never granted (slot >= extent.fresh) are FREE without their frame
+ *             having been written.
  * Invariants: a frame is on the list of its state in its extent; extent and slab counters equal the
  *             lists; CACHED and COLD have a node that names them, others have none.
  *             A generation is never 0 and changes with every grant.
@@ -39,7 +40,8 @@ enum frame_state {
 };
 
 struct frame {
-	uint32_t gen : 24, state : 7, mark : 1;	/* mark: seen in the array being validated */
+	/* moving: compact.c copies from it; mark: seen in the array being validated */
+	uint32_t gen : 24, state : 6, moving : 1, mark : 1;
 	uint32_t extent, node;
 	struct link link;
 };
@@ -49,6 +51,7 @@ void frame_set_state(struct mm *, uint32_t f, enum frame_state to);
 uint32_t frame_grant(struct mm *, uint32_t ext, uint32_t nr, uint64_t *ids);
 /* HELD frames of one extent, by ids known to be right, become FREE and unmarked. */
 void frame_release(struct mm *, uint32_t ext, const uint64_t *ids, uint32_t nr);
+uint32_t frame_reserve(struct mm *, uint32_t ext);	/* a FREE frame becomes IO */
 void frame_renew(struct mm *, uint32_t f);		/* new generation: old ids are stale */
 uint64_t frame_id(const struct mm *, uint32_t f);	/* page id; 0 for 0 */
 uint32_t frame_slot(const struct mm *, uint32_t f);

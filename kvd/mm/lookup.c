@@ -256,6 +256,8 @@ int lookup_op(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
 	c->hit_tokens += hit_tokens;
 	engine_at(mm, engine)->lookup_tokens += rq->lookup.nr_tokens;
 	engine_at(mm, engine)->hit_tokens += hit_tokens;
+	tenant_at(mm, c->tenant)->lookup_tokens += rq->lookup.nr_tokens;
+	tenant_at(mm, c->tenant)->hit_tokens += hit_tokens;
 	return 0;
 }
 

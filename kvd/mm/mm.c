@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
+#include "admit.h"
 #include "cache.h"
 #include "commit.h"
 #include "core.h"
@@ -150,6 +151,8 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	buddy_init(mm, &mm->frame_buddy, cfg->max_frames);
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
 	mm->queue.due_ns = UINT64_MAX;
+	mm->queue.pass = 1;
+	mm->compact.idle_ns = UINT64_MAX;
 	*mmp = mm;
 	return 0;
 }
@@ -161,30 +164,32 @@ enum array_use { NO_ARRAY, ONE_BATCH, ALL_GROUPS, EVENT_ARRAY, GEOM_ARRAY };
 static const struct {
 	int (*fn)(struct mm *, const struct mm_request *, struct mm_reply *);
 	enum array_use array;
+	bool asks;			/* an engine that does it is not idle */
 } ops[MM_NR_OPS] = {
 	[MM_ENGINE_ATTACH] = { engine_op_attach, NO_ARRAY },
 	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY },
 	[MM_FENCE] = { engine_op_fence, NO_ARRAY },
 	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY },
-	[MM_CACHE_OPEN] = { cache_op_open, GEOM_ARRAY },
+	[MM_CACHE_OPEN] = { cache_op_open, GEOM_ARRAY, true },
 	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY },
 	[MM_IMPORT] = { import_op_import, NO_ARRAY },
 	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY },
-	[MM_ALLOC] = { pending_op_alloc, ONE_BATCH },
-	[MM_FREE] = { slab_op_free, NO_ARRAY },
-	[MM_LOOKUP] = { lookup_op, ALL_GROUPS },
-	[MM_COMMIT] = { commit_op, ALL_GROUPS },
-	[MM_LEASE_DUP] = { lease_op_dup, NO_ARRAY },
-	[MM_UNLEASE] = { lease_op_unlease, NO_ARRAY },
-	[MM_PARK] = { park_op_park, NO_ARRAY },
-	[MM_RESUME] = { park_op_resume, ALL_GROUPS },
-	[MM_UNPARK] = { park_op_unpark, NO_ARRAY },
-	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY },
-	[MM_RESERVE] = { engine_op_reserve, NO_ARRAY },
+	[MM_ALLOC] = { pending_op_alloc, ONE_BATCH, true },
+	[MM_FREE] = { slab_op_free, NO_ARRAY, true },
+	[MM_LOOKUP] = { lookup_op, ALL_GROUPS, true },
+	[MM_COMMIT] = { commit_op, ALL_GROUPS, true },
+	[MM_LEASE_DUP] = { lease_op_dup, NO_ARRAY, true },
+	[MM_UNLEASE] = { lease_op_unlease, NO_ARRAY, true },
+	[MM_PARK] = { park_op_park, NO_ARRAY, true },
+	[MM_RESUME] = { park_op_resume, ALL_GROUPS, true },
+	[MM_UNPARK] = { park_op_unpark, NO_ARRAY, true },
+	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY, true },
+	[MM_RESERVE] = { admit_op_reserve, NO_ARRAY, true },
 	[MM_EVENTS] = { event_op_events, EVENT_ARRAY },
 	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
-	[MM_VACATE_ACK] = { event_op_vacate_ack, NO_ARRAY },
+	[MM_VACATE_ACK] = { compact_op_vacate_ack, NO_ARRAY },
 	[MM_STAT] = { engine_op_stat, NO_ARRAY },
+	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY },
 };
 
 static uint32_t worst_words(const struct mm *mm, enum array_use use)
@@ -207,6 +212,7 @@ static void begin(struct mm *mm, uint64_t now_ns)
 {
 	if (now_ns > mm->now_ns)
 		mm->now_ns = now_ns;
+	psi_advance(mm);
 	reply_begin(mm);
 }
 
@@ -224,6 +230,14 @@ static void settle(struct mm *mm)
 		pending_run(mm);
 		slab_trim(mm);
 	} while ((mm->dirty || mm->wake.head) && mm->waiting.head && !mm->more);
+}
+
+static void asked(struct mm *mm, uint32_t id)
+{
+	uint32_t engine = pool_find(mm, &mm->engines, id);
+
+	if (engine)
+		psi_touch(mm, engine);
 }
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
@@ -245,8 +259,11 @@ int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 		rp->result = ops[op].fn(mm, rq, rp);
 	else
 		rp->result = reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
+	if (known && rp->result >= 0 && ops[op].asks)
+		compact_seen(mm, rq->engine);
 	if (rp->result != REPLY_LATER)
 		reply_done(mm, rp);
+	asked(mm, rq->engine);
 	settle(mm);
 	return 0;
 }
@@ -256,28 +273,31 @@ int mm_complete(struct mm *mm, uint64_t effect_id, int result, uint64_t now_ns)
 	int err;
 
 	begin(mm, now_ns);
-	err = extent_complete(mm, effect_id, result);
+	err = compact_is_effect(effect_id) ? compact_complete(mm, effect_id, result) :
+					     extent_complete(mm, effect_id, result);
 	settle(mm);
 	return err;
 }
 
-/* The caller's budget bounds nothing yet: the waiting allocations have their own (pending.h). */
+/* The budget is that of the background work: the waiting allocations have their own (pending.h). */
 void mm_tick(struct mm *mm, uint64_t now_ns, unsigned int budget)
 {
-	(void)budget;
 	begin(mm, now_ns);
 	mm->more = false;
 	mm->dirty = true;
 	extent_retry(mm);
+	compact_tick(mm, &budget);
 	settle(mm);
 }
 
 uint64_t mm_next_deadline(const struct mm *mm)
 {
-	uint64_t next = pending_next_deadline(mm);
+	uint64_t next = pending_next_deadline(mm), background = compact_next_deadline(mm);
 
 	if (mm->more)
 		return mm->now_ns;
+	if (background < next)
+		next = background;
 	if (mm->retry && mm->retry_ns < next)
 		next = mm->retry_ns;
 	return next;
@@ -285,5 +305,6 @@ uint64_t mm_next_deadline(const struct mm *mm)
 
 bool mm_next_effect(struct mm *mm, struct mm_effect *fx)
 {
-	return extent_next_effect(mm, fx) || event_next_effect(mm, fx);
+	return extent_next_effect(mm, fx) || compact_next_effect(mm, fx) ||
+	       event_next_effect(mm, fx);
 }

@@ -120,9 +120,12 @@ enum mm_op {
 	MM_RESERVE, /* bytes of a device outside the pool (0 gives back); engine's death frees */
 	MM_EVENTS,		/* member: what is pending for it (level, not edge) */
 	MM_PRESSURE_ACK,	/* engine: answered pressure seq */
-	MM_VACATE_ACK,		/* engine: left an extent it was asked to leave */
+	MM_VACATE_ACK,	/* engine: holds nothing in extent any more; -EBUSY, a: it does */
 	MM_STAT,		/* engine: its own numbers */
-	MM_TENANT_SET,		/* limits of a tenant on one device or all; makes the tenant */
+	/* Limits of a tenant on one device or all; makes the tenant, which then stays as long as
+	 * something is not at its default. -EINVAL; -ENOMEM MM_POOL_FULL when the mins of all
+	 * tenants would not fit (a: its min, b: what is left for it), MM_TABLE_FULL. */
+	MM_TENANT_SET,
 	MM_HINT,		/* lease: what the engine knows about the future of its pages */
 	MM_NR_OPS,
 };
@@ -164,7 +167,8 @@ struct mm_page_key {
 #define MM_ALL_DEVICES		UINT32_MAX
 #define MM_NO_LIMIT		UINT64_MAX
 
-/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max.
+/* Of a tenant on one device, as in cgroup v2, charged by extents. min <= low, high <= max, but low
+ * 0 (it is as min then) and high MM_NO_LIMIT may stand with any.
  *   min   never reclaimed below; the mins of all tenants fit the pool together
  *   low   not reclaimed below while another tenant above its low has something to take
  *   high  above it own cached pages go before more is taken, and the engines are pressed
@@ -176,6 +180,15 @@ struct mm_limits {
 enum mm_oom_action {
 	MM_OOM_NONE,		/* what stays above max is charged and reported */
 	MM_OOM_KILL,	/* past the deadline the engine that holds most is fenced and killed */
+};
+
+/* How often a tenant met one of its limits. */
+enum mm_memcg_event {
+	MM_MEMCG_LOW,		/* taken from below its low, everybody else having nothing */
+	MM_MEMCG_HIGH,		/* its charge passed high, or own cached pages went instead */
+	MM_MEMCG_MAX,		/* an allocation, a promise was kept from more by max */
+	MM_MEMCG_OOM,		/* what stayed above max after everything was tried */
+	MM_NR_MEMCG_EVENTS,
 };
 
 /* What a reservation is for; each kind is absolute and apart from the others. */
@@ -259,7 +272,7 @@ struct mm_group_geom {
 
 #define MM_EVENT_RETIRE		1u	/* unmap (extent, every shard you map), then UNIMPORT */
 #define MM_EVENT_PRESSURE	2u	/* give back about bytes before deadline_ns */
-#define MM_EVENT_VACATE		3u	/* move your held pages out of extent */
+#define MM_EVENT_VACATE		3u	/* move your held pages out of extent before deadline_ns */
 
 struct mm_event {
 	uint32_t kind, extent, seq, pad;
@@ -332,6 +345,10 @@ struct mm_effect {
 	X(extents_create,	"extents taken from a device") \
 	X(extents_destroy,	"extents given back to a device") \
 	X(extents_adopt,	"orphaned extents given a new writer") \
+	X(pages_move,		"cached pages moved to another extent") \
+	X(move_fail,		"moves that came to nothing") \
+	X(vacates,		"extents that engines were asked to leave") \
+	X(vacate_fail,		"extents they did not leave in time") \
 	X(lookups,		"lookups") \
 	X(lookup_tokens,	"tokens asked for") \
 	X(hit_tokens,		"tokens found, tails included") \
@@ -339,7 +356,8 @@ struct mm_effect {
 	X(tail_hits,		"lookups with a match inside a page") \
 	X(leases,		"leases granted") \
 	X(engines,		"engines attached, ever") \
-	X(fences,		"engines fenced")
+	X(fences,		"engines fenced") \
+	X(oom,			"allocations refused for want of memory that had a deadline")
 
 struct mm_vmstat {
 #define X(name, help) uint64_t name;
@@ -351,6 +369,7 @@ struct mm_meminfo {			/* of one device */
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, pad;
+	uint64_t promised_bytes;	/* of free and leaving ones: for whom they were promised */
 };
 
 struct mm_engine_info {
@@ -358,6 +377,7 @@ struct mm_engine_info {
 	uint32_t nr_extents, nr_leases, nr_parks, pad;
 	uint64_t held_pages, held_bytes, quarantined_pages, extent_bytes, reserved_bytes;
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;
+	uint64_t debts;		/* extents it was asked to leave and did not */
 };
 
 struct mm_cache_info {
@@ -367,6 +387,68 @@ struct mm_cache_info {
 	uint64_t held_pages, cached_pages, leased_pages, free_pages, nodes, cached_tokens;
 	uint64_t page_bytes;			/* all groups and shards */
 	uint64_t lookup_tokens, hit_tokens;
+};
+
+struct mm_tenant_device {
+	struct mm_limits limits;
+	/* leaving: part of the charge that is on its way back to the device. promised: what opened
+	 * caches may still take of what they were promised. */
+	uint64_t charge_bytes, peak_bytes, leaving_bytes, reserved_bytes, promised_bytes;
+	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, free_bytes; /* pages */
+};
+
+struct mm_tenant_info {
+	uint32_t key, nr_engines, nr_caches;
+	uint32_t oom_action;			/* enum mm_oom_action */
+	uint32_t configured, pad;		/* limits were set: it stays without engines */
+	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;
+	uint64_t lookup_tokens, hit_tokens;
+	struct mm_tenant_device device[MM_MAX_DEVICES];
+};
+
+/* Shares of time in 1/10000 over the last 10, 60 and 300 s, and totals: some allocation waited;
+ * every engine that works did. */
+struct mm_psi {
+	uint32_t some_avg[3], full_avg[3];
+	uint64_t some_total_ns, full_total_ns;
+};
+
+#define MM_ALL_TENANTS	UINT32_MAX
+
+#define MM_OOM_REPORTS	8u		/* kept */
+#define MM_OOM_HOLDERS	8u
+
+/* Of one engine on the device a report is about. */
+struct mm_oom_holder {
+	uint32_t engine, tenant;
+	uint64_t held_bytes;		/* quarantined ones too */
+	uint64_t leased_bytes;		/* cached ones somebody pins */
+	uint64_t cached_bytes;		/* the other cached ones */
+	uint64_t reserved_bytes;
+};
+
+/* An allocation with a deadline that was refused for want of memory; the picture is of the moment,
+ * of the device that was short. */
+struct mm_oom_report {
+	uint64_t seq;
+	uint64_t when_ns, last_ns;	/* first and last of count */
+	uint32_t count;			/* of this engine, within a second */
+	uint32_t missed;		/* of others before it that have no report */
+	uint32_t engine, tenant, cache, group, nr_pages, device;
+	uint64_t bytes;			/* asked for, on the device */
+	int result;
+	enum mm_reason reason;
+	uint64_t a, b;			/* see reason */
+	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
+	/* Of the extents. cached: not leased, so it could be taken, but for protected: what the
+	 * min and low of other tenants keep. fragmented: free pages in extents that stay.
+	 * leaving: extents not unmapped or given back yet. */
+	uint64_t held_bytes, leased_bytes, cached_bytes, protected_bytes, quarantined_bytes;
+	uint64_t fragmented_bytes, leaving_bytes;
+	uint64_t promised_bytes;	/* of the free bytes */
+	uint32_t nr_waiting;		/* allocations, this one too if it waited */
+	uint32_t nr_holders;		/* who holds most, first */
+	struct mm_oom_holder holder[MM_OOM_HOLDERS];
 };
 
 /* ---- calls --------------------------------------------------------------------------------- */
@@ -391,6 +473,11 @@ void mm_meminfo(const struct mm *, uint32_t device, struct mm_meminfo *);
 /* Walk by id: *id 0 starts, false ends. */
 bool mm_next_engine(const struct mm *, uint32_t *id, struct mm_engine_info *);
 bool mm_next_cache(const struct mm *, uint32_t *id, struct mm_cache_info *);
+bool mm_next_tenant(const struct mm *, uint32_t *id, struct mm_tenant_info *);
+int mm_tenant_info(const struct mm *, uint32_t key, struct mm_tenant_info *);	/* -ENOENT */
+int mm_psi(const struct mm *, uint32_t tenant_key, uint64_t now_ns, struct mm_psi *); /* -ENOENT */
+/* The next report after *seq that is still kept; false: none. Its count may still rise. */
+bool mm_next_oom(const struct mm *, uint64_t *seq, struct mm_oom_report *);
 
 /* What a caller must know before it asks; -ENOENT unless the id is the engine's. */
 int mm_cache_shape(const struct mm *, uint32_t engine, uint32_t cache, uint32_t *page_tokens,

@@ -272,6 +272,19 @@ void node_strip(struct mm *mm, uint32_t n, uint32_t group)
 		node_destroy(mm, n);
 }
 
+void node_move(struct mm *mm, uint32_t n, uint32_t group, uint32_t to)
+{
+	uint32_t from = node_at(mm, n)->loc[group], home = lru_home(mm, n);
+
+	MM_ASSERT(!node_at(mm, n)->pins && frame_at(mm, from)->state == FRAME_CACHED);
+	node_at(mm, n)->loc[group] = to;
+	MM_ASSERT(lru_home(mm, n) == home);	/* it keeps its place on the LRU */
+	frame_at(mm, to)->node = n;
+	frame_set_state(mm, to, FRAME_CACHED);
+	frame_set_state(mm, from, FRAME_FREE);
+	frame_at(mm, from)->node = NIL;
+}
+
 void node_evict(struct mm *mm, uint32_t n, uint32_t *budget)
 {
 	uint32_t at = n;
@@ -314,8 +327,7 @@ static void tally_flush(struct mm *mm, struct tally *t, uint32_t g, bool pin)
 
 	if (!t->nr[g])
 		return;
-	x->nr_pinned += by;
-	slab_of(mm, x)->nr_pinned += by;
+	slab_count_pinned(slab_of(mm, x), x, by);
 	t->nr[g] = 0;
 	if (!pin && mm->waiting.head)
 		pending_wake(mm, x->bind, x->group);

@@ -55,6 +55,8 @@ uint32_t node_match(const struct mm *, uint32_t n, const struct node_query *);	/
 uint32_t node_create(struct mm *, const struct node_query *, uint32_t unit);	/* see node.c */
 void node_destroy(struct mm *, uint32_t n);		/* a leaf, unpinned; husks above go too */
 void node_set_loc(struct mm *, uint32_t n, uint32_t group, uint32_t f);	/* HELD -> CACHED */
+/* Its unpinned content lies at an IO frame of the same bind now: that -> CACHED, old -> FREE. */
+void node_move(struct mm *, uint32_t n, uint32_t group, uint32_t to);
 void node_strip(struct mm *, uint32_t n, uint32_t group);	/* that frame -> FREE */
 void node_evict(struct mm *, uint32_t n, uint32_t *budget);	/* its subtree, leaves first */
 void node_pin(struct mm *, uint32_t n);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
+#include "admit.h"
 #include "cache.h"
 #include "core.h"
 #include "lru.h"
@@ -47,6 +50,7 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 
 struct shortage {
 	uint64_t bytes[MM_MAX_DEVICES];
+	uint32_t tenant;	/* only its extents; 0: anybody's */
 	uint32_t slots;
 	uint32_t from, to, nr_inside;	/* frames to clear for a block, extents in the way */
 	bool hopeless;
@@ -60,15 +64,31 @@ static bool any_short(const struct mm *mm, const struct shortage *s)
 	return s->slots || s->nr_inside;
 }
 
+static uint32_t tenant_of(const struct mm *mm, const struct reclaim *w)
+{
+	return cache_at(mm, bind_at(mm, w->bind)->cache)->tenant;
+}
+
 /* May x be taken for w? Not when its pages have been counted as reclaimable already, nor when an
- * allocation before w in the queue is collecting extents in that slab. */
+ * allocation before w in the queue is collecting extents in that slab; and from a slab that is left
+ * with no more than it was promised its room would go to nobody else. */
 static bool may_take(const struct mm *mm, const struct reclaim *w, const struct extent *x)
 {
 	const struct slab *s = slab_of(mm, x);
+	struct fair_place first;
 
 	if (!x->on_take || (x->bind == w->bind && x->group == w->group))
 		return false;
-	return !s->waiters.head || pending_at(mm, s->waiters.head)->seq >= w->seq;
+	if (s->nr_extents - s->nr_marked <= s->promise)
+		return false;
+	if (w->own && cache_at(mm, x->cache)->tenant != tenant_of(mm, w))
+		return false;
+	if (!s->waiters.head)
+		return true;
+	if (!pending_wants_room(pending_at(mm, s->waiters.head)))
+		return false;	/* it had its turn: this is what it got */
+	first = pending_place(mm, s->waiters.head);
+	return !fair_before(&first, &w->at);
 }
 
 static bool inside(const struct extent *x, const struct shortage *s)
@@ -113,10 +133,14 @@ static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 	uint32_t slots = mm->extents.max - mm->extents.nr_used + mm->nr_leaving;
 	struct shortage s = { .slots = (uint32_t)core_less(nr_extents, slots) };
 
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		s.bytes[d] = core_less(c->need[w->group][d] * nr_extents +
-				       mm->device[d].extent_bytes + mm->device[d].reserved_bytes,
-				       mm->cfg.device[d].pool_bytes + mm->device[d].leaving_bytes);
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t want = c->need[w->group][d] * nr_extents, over;
+
+		s.bytes[d] = admit_short(mm, w->bind, w->group, d, nr_extents);
+		over = !w->own ? 0 : core_less(want, admit_quota(mm, w->bind, w->group, d) +
+					       tenant_at(mm, c->tenant)->leaving[d]);
+		s.bytes[d] = over > s.bytes[d] ? over : s.bytes[d];
+	}
 	/* Frames on their way out may merge into a block, or not: then there is a next time. */
 	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
 		find_block(mm, w, &s);
@@ -130,7 +154,7 @@ static bool helps(const struct mm *mm, const struct reclaim *w, const struct ext
 	const struct cache *c = cache_at(mm, x->cache);
 	bool in = s->nr_inside && inside(x, s), help = s->slots || in;
 
-	if (!may_take(mm, w, x))
+	if (!may_take(mm, w, x) || (s->tenant && c->tenant != s->tenant))
 		return false;
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		help = help || (s->bytes[d] && c->need[x->group][d]);
@@ -143,20 +167,29 @@ static bool helps(const struct mm *mm, const struct reclaim *w, const struct ext
 	return true;
 }
 
-bool reclaim_extents(struct mm *mm, const struct reclaim *w, uint32_t nr_extents)
+/* Would all that may be taken do? left says what would still be missing. */
+static bool plan(struct mm *mm, const struct reclaim *w, const struct shortage *s,
+		 struct shortage *left)
 {
-	struct shortage s = shortage_of(mm, w, nr_extents), left = s;
+	uint32_t e;
+
+	*left = *s;
+	for (e = mm->takeable.head; e && any_short(mm, left); e = extent_at(mm, e)->take_link.next)
+		slab_of(mm, extent_at(mm, e))->nr_marked +=
+			helps(mm, w, extent_at(mm, e), left);
+	for (e = mm->takeable.head; e; e = extent_at(mm, e)->take_link.next)
+		slab_of(mm, extent_at(mm, e))->nr_marked = 0;
+	return !any_short(mm, left) && !s->hopeless;
+}
+
+static void take(struct mm *mm, const struct reclaim *w, struct shortage *s)
+{
 	uint32_t next;
 
-	for (uint32_t e = mm->takeable.head; e && any_short(mm, &left);
-	     e = extent_at(mm, e)->take_link.next)
-		helps(mm, w, extent_at(mm, e), &left);
-	if (any_short(mm, &left) || s.hopeless)
-		return false;
-	for (uint32_t e = mm->takeable.head; e && any_short(mm, &s); e = next) {
+	for (uint32_t e = mm->takeable.head; e && any_short(mm, s); e = next) {
 		struct extent *x = extent_at(mm, e);
 
-		if (helps(mm, w, x, &s)) {
+		if (helps(mm, w, x, s)) {
 			extent_evict(mm, e);
 			next = x->take_link.next;	/* evicting may have moved neighbours */
 			extent_retire(mm, e);
@@ -164,5 +197,28 @@ bool reclaim_extents(struct mm *mm, const struct reclaim *w, uint32_t nr_extents
 			next = x->take_link.next;
 		}
 	}
+}
+
+bool reclaim_extents(struct mm *mm, const struct reclaim *w, uint32_t nr_extents)
+{
+	struct shortage s = shortage_of(mm, w, nr_extents), left;
+
+	if (!plan(mm, w, &s, &left))
+		return false;
+	take(mm, w, &s);
 	return mm->nr_leaving != 0;
+}
+
+bool reclaim_bytes(struct mm *mm, uint64_t bytes[MM_MAX_DEVICES], uint32_t tenant)
+{
+	const struct reclaim nobody = { .at.tenant_start = UINT64_MAX };	/* comes last */
+	struct shortage s = { .tenant = tenant }, left;
+	bool enough;
+
+	memcpy(s.bytes, bytes, sizeof(s.bytes));
+	enough = plan(mm, &nobody, &s, &left);
+	memcpy(bytes, left.bytes, sizeof(left.bytes));
+	if (enough)
+		take(mm, &nobody, &s);
+	return enough;
 }

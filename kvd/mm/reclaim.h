@@ -14,14 +14,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define EVICT_BUDGET	65536u
+#include "fair.h"
+#include "mm.h"
 
-struct mm;
+#define EVICT_BUDGET	65536u
 
 /* For whom: an allocation of this slab, at this place of the queue (pending.h). */
 struct reclaim {
 	uint32_t bind, group;
-	uint64_t seq;
+	struct fair_place at;
+	bool own;	/* its tenant is at its max: only what is charged to that helps */
 };
 
 /* Evicts until nr pages are ready; the caller has counted that they can be. False: the budget is
@@ -29,5 +31,8 @@ struct reclaim {
 bool reclaim_pages(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
 /* Retires extents, if they are enough for nr_extents more. True: room is on its way. */
 bool reclaim_extents(struct mm *, const struct reclaim *, uint32_t nr_extents);
+/* The same for bytes of each device, of a tenant's extents (0: anybody's). False: bytes says what
+ * would still be missing, and nothing was taken. */
+bool reclaim_bytes(struct mm *, uint64_t bytes[MM_MAX_DEVICES], uint32_t tenant);
 
 #endif

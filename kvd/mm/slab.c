@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
+#include "compact.h"
 #include "core.h"
 #include "import.h"
 #include "lru.h"
@@ -7,6 +9,22 @@
 uint32_t slab_bucket(const struct mm *mm, uint32_t ext)
 {
 	return slab_bucket_of(extent_at(mm, ext));
+}
+
+void slab_count(struct slab *s, struct extent *x, enum frame_state state, uint32_t by)
+{
+	x->nr[state] += by;
+	s->nr[state] += by;
+	if (x->draining)
+		s->off[state] += by;
+}
+
+void slab_count_pinned(struct slab *s, struct extent *x, uint32_t by)
+{
+	x->nr_pinned += by;
+	s->nr_pinned += by;
+	if (x->draining)
+		s->off_pinned += by;
 }
 
 static void bucket_in(struct mm *mm, uint32_t ext, uint32_t bucket)
@@ -37,6 +55,20 @@ void slab_move_bucket(struct mm *mm, uint32_t ext, uint32_t bucket)
 	bucket_in(mm, ext, bucket);
 }
 
+void slab_set_draining(struct mm *mm, uint32_t ext, bool draining)
+{
+	struct extent *x = extent_at(mm, ext);
+	struct slab *s = slab_of(mm, x);
+	uint32_t by = draining ? 1 : -1u;
+
+	MM_ASSERT(x->draining != draining);
+	x->draining = draining;
+	for (uint32_t i = 0; i < FRAME_NR; i++)
+		s->off[i] += by * x->nr[i];
+	s->off_pinned += by * x->nr_pinned;
+	extent_update(mm, ext);
+}
+
 void slab_add(struct mm *mm, uint32_t ext, uint32_t bind)
 {
 	struct extent *x = extent_at(mm, ext);
@@ -47,6 +79,7 @@ void slab_add(struct mm *mm, uint32_t ext, uint32_t bind)
 	x->writer = pool_id(mm, &mm->engines, bind_at(mm, bind)->engine);
 	s = slab_of(mm, x);
 	bind_at(mm, bind)->nr_extents++;
+	admit_count(mm, bind, x->group, true);
 	for (uint32_t i = 0; i < FRAME_NR; i++)
 		s->nr[i] += x->nr[i];
 	s->nr_pinned += x->nr_pinned;
@@ -70,6 +103,7 @@ void slab_remove(struct mm *mm, uint32_t ext)
 		s->nr[i] -= x->nr[i];
 	s->nr_pinned -= x->nr_pinned;
 	bind_at(mm, x->bind)->nr_extents--;
+	admit_count(mm, x->bind, x->group, false);
 	x->bind = NIL;
 }
 
@@ -77,7 +111,7 @@ void slab_grant(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr, uint6
 {
 	struct slab *s = &bind_at(mm, bind)->slab[group];
 
-	MM_ASSERT(s->nr[FRAME_FREE] >= nr);
+	MM_ASSERT(slab_free(s) >= nr);
 	/* One that fills up goes to an empty bucket: it stays the fullest until it has no more. */
 	for (uint32_t i = 0; i < nr; ) {
 		uint32_t with_room = s->mask & ((1u << SLAB_FULL) - 1);
@@ -93,7 +127,7 @@ void slab_strip_cold(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 {
 	struct slab *s = &bind_at(mm, bind)->slab[group];
 
-	while (s->nr[FRAME_FREE] < nr && s->cold.head) {
+	while (slab_free(s) < nr && s->cold.head) {
 		struct extent *x = extent_at(mm, s->cold.head);
 
 		node_strip(mm, frame_at(mm, x->frames[FRAME_COLD].head)->node, group);
@@ -118,12 +152,14 @@ static bool maps(const struct mm *mm, uint32_t engine, uint32_t ext)
 	return m != NIL;
 }
 
-/* Not an extent that the adopter's processes map already, for they can only read it; and not one
- * that its last writer, having closed the cache, still can write to. */
+/* Not one being emptied; not one that the adopter's processes map already, for they can only read
+ * it; and not one that its last writer, having closed the cache, still can write to. */
 bool slab_adoptable(const struct mm *mm, uint32_t bind, uint32_t ext)
 {
 	const struct extent *x = extent_at(mm, ext);
 
+	if (x->draining)
+		return false;
 	return !x->nr_imports || (!maps(mm, bind_at(mm, bind)->engine, ext) &&
 				  !maps(mm, pool_find(mm, &mm->engines, x->writer), ext));
 }
@@ -221,6 +257,27 @@ void slab_trim_soon(struct mm *mm, uint32_t bind)
 	b->on_trim = true;
 }
 
+/* What is being copied from stays until the copies are done: that calls for another trim. */
+static void trim_group(struct mm *mm, struct slab *s, uint32_t keep)
+{
+	uint32_t next;
+
+	for (uint32_t e = s->bucket[SLAB_DRAINING].head; e; e = next) {
+		const struct extent *x = extent_at(mm, e);
+
+		next = x->bucket_link.next;
+		if (x->nr[FRAME_FREE] == extent_pages(x) && !x->nr_from)
+			extent_retire(mm, e);
+	}
+	for (uint32_t e = s->bucket[SLAB_EMPTY].head; e; e = next) {
+		next = extent_at(mm, e)->bucket_link.next;
+		if (s->bucket[SLAB_EMPTY].nr <= keep || s->pend_pages)
+			break;
+		if (!extent_at(mm, e)->nr_from)
+			extent_retire(mm, e);
+	}
+}
+
 void slab_trim(struct mm *mm)
 {
 	uint32_t bind;
@@ -229,12 +286,8 @@ void slab_trim(struct mm *mm)
 		struct bind *b = bind_at(mm, bind);
 		bool alive = b->engine && !engine_at(mm, b->engine)->fenced;
 
-		for (uint32_t g = 0; g < cache_at(mm, b->cache)->desc.nr_groups; g++) {
-			struct list *empty = &b->slab[g].bucket[SLAB_EMPTY];
-
-			while (empty->nr > alive && !b->slab[g].pend_pages)
-				extent_retire(mm, empty->head);
-		}
+		for (uint32_t g = 0; g < cache_at(mm, b->cache)->desc.nr_groups; g++)
+			trim_group(mm, &b->slab[g], alive);
 		trim_list_del(mm, &mm->trim, bind);
 		b->on_trim = false;
 		cache_bind_put(mm, bind);

@@ -4,12 +4,12 @@
  * Model:      bind (engine, cache)        bucket: 0 wholly empty
  *               slab[group]                       1..8 by used eighths, fullest taken from first
  *                 bucket[] -> extents             9 no FREE frame
- *                 cold     -> extents            10 still being created
+ *                 cold     -> extents            10 still being created, 11 draining (compact.h)
  *             A bind without an engine holds what a dead engine left in a shared cache: orphans,
  *             which another engine of the cache adopts extent by extent.
- * Invariants: nr[] and nr_pinned are the sums over the LIVE extents; mask has a bit for each
- *             non-empty bucket; a living engine keeps at most one empty extent a group once nothing
- *             waits for pages, an orphaned bind none.
+ * Invariants: nr[] and nr_pinned are the sums over the LIVE extents, off[] and off_pinned the part
+ *             of those draining; mask has a bit for each non-empty bucket; a living engine keeps at
+ *             most one empty extent a group once nothing waits for pages, an orphaned bind none.
  * Cost:       O(1) a page granted or freed.
  * Limits:     binds: one for each (engine, cache), at most 4 * (max_engines + max_caches).
  * See:        frame.h, pending.h (who decides), tests/unit/mm/page_test.c
@@ -28,16 +28,21 @@
 #define SLAB_EMPTY	0u
 #define SLAB_FULL	9u
 #define SLAB_CREATING	10u
-#define SLAB_BUCKETS	11u
+#define SLAB_DRAINING	11u
+#define SLAB_BUCKETS	12u
 
 struct cache;
+struct extent;
 
 struct slab {
 	struct list bucket[SLAB_BUCKETS];
 	struct list cold;		/* extents with COLD frames */
 	uint32_t mask;
 	uint32_t nr[FRAME_NR], nr_pinned;
+	uint32_t off[FRAME_NR], off_pinned;
 	uint32_t nr_coming;		/* pages of extents being created */
+	uint32_t promise, nr_extents;	/* in extents, admit.h; without those failing to be made */
+	uint32_t nr_marked;	/* picked by a reclaim that is being planned, 0 between calls */
 	uint32_t pend_pages;		/* pages that waiting allocations want */
 	struct list waiters;		/* those, in order */
 	uint32_t wake_at;		/* where trying them again goes on; 0: no such pass */
@@ -68,13 +73,21 @@ void slab_trim(struct mm *);		/* at the end of each call: retire superfluous emp
 
 static inline uint32_t slab_reclaimable(const struct slab *s)
 {
-	return s->nr[FRAME_CACHED] - s->nr_pinned;
+	return s->nr[FRAME_CACHED] - s->nr_pinned - (s->off[FRAME_CACHED] - s->off_pinned);
+}
+
+/* Frames that can be granted; not those of extents that are being emptied. */
+static inline uint32_t slab_free(const struct slab *s)
+{
+	return s->nr[FRAME_FREE] - s->off[FRAME_FREE];
 }
 
 static inline uint32_t slab_bucket_of(const struct extent *x)
 {
 	uint32_t pages = extent_pages(x), used = pages - x->nr[FRAME_FREE];
 
+	if (x->draining)
+		return SLAB_DRAINING;
 	if (!used)
 		return SLAB_EMPTY;
 	if (used == pages)
@@ -82,18 +95,27 @@ static inline uint32_t slab_bucket_of(const struct extent *x)
 	return 1 + (uint32_t)((uint64_t)used * 8 >> x->order);
 }
 
+static inline bool slab_cold(const struct extent *x)
+{
+	return x->nr[FRAME_COLD] && !x->draining;
+}
+
 /* Is it on the lists its counts say? If not, extent_update has something to do. */
 static inline bool slab_in_place(const struct extent *x)
 {
-	return slab_bucket_of(x) == x->bucket && !!x->nr[FRAME_COLD] == x->on_cold &&
+	return !x->draining && slab_bucket_of(x) == x->bucket && slab_cold(x) == x->on_cold &&
 	       extent_takeable(x) == x->on_take;
 }
 
 /* Pages that can be granted at once. */
 static inline uint32_t slab_ready(const struct slab *s)
 {
-	return s->nr[FRAME_FREE] + s->nr[FRAME_COLD];
+	return slab_free(s) + s->nr[FRAME_COLD] - s->off[FRAME_COLD];
 }
+
+void slab_count(struct slab *, struct extent *, enum frame_state, uint32_t by);
+void slab_count_pinned(struct slab *, struct extent *, uint32_t by);
+void slab_set_draining(struct mm *, uint32_t ext, bool draining);
 
 int slab_op_free(struct mm *, const struct mm_request *, struct mm_reply *);
 

@@ -29,6 +29,7 @@ void mm_meminfo(const struct mm *mm, uint32_t device, struct mm_meminfo *mi)
 	mi->pool_bytes = mm->cfg.device[device].pool_bytes;
 	mi->extent_bytes = mm->device[device].extent_bytes;
 	mi->reserved_bytes = mm->device[device].reserved_bytes;
+	mi->promised_bytes = mm->device[device].promised_bytes;
 	mi->free_bytes = mi->pool_bytes - mi->extent_bytes - mi->reserved_bytes;
 	for (uint32_t e = pool_next(mm, &mm->extents, 0); e; e = pool_next(mm, &mm->extents, e)) {
 		const struct extent *x = extent_at(mm, e);
@@ -81,7 +82,7 @@ bool mm_next_engine(const struct mm *mm, uint32_t *id, struct mm_engine_info *in
 		.nr_members = e->members.nr, .fenced = e->fenced,
 		.nr_leases = e->leases.nr, .nr_parks = e->parks.nr,
 		.allocs = e->allocs, .frees = e->frees, .commits = e->commits,
-		.lookup_tokens = e->lookup_tokens, .hit_tokens = e->hit_tokens,
+		.lookup_tokens = e->lookup_tokens, .hit_tokens = e->hit_tokens, .debts = e->debts,
 	};
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		info->reserved_bytes += e->reserved[d];
@@ -126,6 +127,70 @@ bool mm_next_cache(const struct mm *mm, uint32_t *id, struct mm_cache_info *info
 	sum_slabs(mm, c->binds.head, info);
 	sum_slabs(mm, c->orphans.head, info);
 	return true;
+}
+
+static void sum_tenant(const struct mm *mm, uint32_t bind, struct mm_tenant_info *info)
+{
+	for (; bind; bind = bind_at(mm, bind)->cache_link.next) {
+		const struct bind *b = bind_at(mm, bind);
+		const struct cache *c = cache_at(mm, b->cache);
+
+		for (uint32_t g = 0; g < c->desc.nr_groups; g++)
+			for (uint32_t s = 0; s < c->desc.nr_shards; s++) {
+				struct mm_tenant_device *d = &info->device[c->desc.shard[s].device];
+				const struct slab *sl = &b->slab[g];
+				uint64_t page = c->desc.shard[s].page_bytes[g];
+
+				d->held_bytes += page * sl->nr[FRAME_HELD];
+				d->cached_bytes += page * (sl->nr[FRAME_CACHED] +
+							   sl->nr[FRAME_COLD]);
+				d->leased_bytes += page * sl->nr_pinned;
+				d->quarantined_bytes += page * sl->nr[FRAME_QUARANTINED];
+				d->free_bytes += page * sl->nr[FRAME_FREE];
+			}
+	}
+}
+
+bool mm_next_tenant(const struct mm *mm, uint32_t *id, struct mm_tenant_info *info)
+{
+	uint32_t tenant = pool_next(mm, &mm->tenants, *id);
+	const struct tenant *t = tenant_at(mm, tenant);
+
+	if (!tenant)
+		return false;
+	*id = tenant;
+	*info = (struct mm_tenant_info){
+		.key = t->key, .nr_caches = t->caches.nr, .oom_action = t->oom_action,
+		.configured = t->configured, .oom_kills = t->oom_kills,
+		.lookup_tokens = t->lookup_tokens, .hit_tokens = t->hit_tokens,
+	};
+	memcpy(info->events, t->events, sizeof(info->events));
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+		info->device[d].limits = t->limit[d];
+		info->device[d].charge_bytes = t->charge[d];
+		info->device[d].peak_bytes = t->peak[d];
+		info->device[d].leaving_bytes = t->leaving[d];
+		info->device[d].promised_bytes = t->promised[d];
+	}
+	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
+		if (engine_at(mm, e)->tenant != tenant)
+			continue;
+		info->nr_engines++;
+		for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+			info->device[d].reserved_bytes += engine_at(mm, e)->reserved[d];
+	}
+	for (uint32_t c = t->caches.head; c; c = cache_at(mm, c)->tenant_link.next) {
+		sum_tenant(mm, cache_at(mm, c)->binds.head, info);
+		sum_tenant(mm, cache_at(mm, c)->orphans.head, info);
+	}
+	return true;
+}
+
+int mm_tenant_info(const struct mm *mm, uint32_t key, struct mm_tenant_info *info)
+{
+	uint32_t tenant = tenant_find(mm, key), id = tenant - 1;
+
+	return tenant && mm_next_tenant(mm, &id, info) ? 0 : -ENOENT;
 }
 
 int mm_engine_info(const struct mm *mm, uint32_t engine, struct mm_engine_info *info)

@@ -33,6 +33,7 @@ struct admin {
 	uint64_t accept_ns;	/* no accept_op: when to try for one */
 	uint64_t due_ns;	/* nothing to do in admin_run before */
 	uint32_t nr_conns;
+	uint32_t set_key;	/* the tenant whose new state is being answered */
 	struct packet *packet;	/* KV_ADMIN_PACKET, filled and sent within one callback */
 	struct conn conn[];
 };
@@ -101,6 +102,7 @@ static bool next_meminfo(struct admin *a, uint32_t *cursor, void *record)
 		.held_bytes = in.held_bytes, .cached_bytes = in.cached_bytes,
 		.leased_bytes = in.leased_bytes, .quarantined_bytes = in.quarantined_bytes,
 		.frame_free_bytes = in.frame_free_bytes, .nr_extents = in.nr_extents,
+		.promised_bytes = in.promised_bytes,
 	};
 	snprintf(out->name, sizeof(out->name), "%.*s", (int)strcspn(c->device[device].spec, ":"),
 		 c->device[device].spec);
@@ -129,6 +131,7 @@ static bool next_engine(struct admin *a, uint32_t *cursor, void *record)
 		out->pid = (uint32_t)who.pid;
 		out->age_ns = loop_now() - who.born_ns;
 	}
+	tenants_name(a->cfg.tenants, in.tenant_uid, out->tenant);
 	return true;
 }
 
@@ -149,6 +152,58 @@ static bool next_cache(struct admin *a, uint32_t *cursor, void *record)
 		.hit_tokens = in.hit_tokens,
 	};
 	memcpy(out->model_key, in.model_key, sizeof(out->model_key));
+	tenants_name(a->cfg.tenants, in.tenant_uid, out->tenant);
+	return true;
+}
+
+static void fill_tenant(struct admin *a, const struct mm_tenant_info *in,
+			struct kv_admin_tenant *out)
+{
+	*out = (struct kv_admin_tenant){
+		.key = in->key, .nr_engines = in->nr_engines, .nr_caches = in->nr_caches,
+		.nr_devices = a->cfg.control->nr_devices, .oom_action = in->oom_action,
+		.configured = in->configured, .low_events = in->events[MM_MEMCG_LOW],
+		.high_events = in->events[MM_MEMCG_HIGH], .max_events = in->events[MM_MEMCG_MAX],
+		.oom_events = in->events[MM_MEMCG_OOM], .oom_kills = in->oom_kills,
+		.lookup_tokens = in->lookup_tokens, .hit_tokens = in->hit_tokens,
+	};
+	tenants_name(a->cfg.tenants, in->key, out->name);
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+		const struct mm_tenant_device *m = &in->device[d];
+
+		out->device[d] = (struct kv_admin_tenant_device){
+			.min_bytes = m->limits.min_bytes, .low_bytes = m->limits.low_bytes,
+			.high_bytes = m->limits.high_bytes, .max_bytes = m->limits.max_bytes,
+			.current_bytes = m->charge_bytes, .peak_bytes = m->peak_bytes,
+			.leaving_bytes = m->leaving_bytes, .reserved_bytes = m->reserved_bytes,
+			.promised_bytes = m->promised_bytes, .held_bytes = m->held_bytes,
+			.cached_bytes = m->cached_bytes, .leased_bytes = m->leased_bytes,
+			.quarantined_bytes = m->quarantined_bytes, .free_bytes = m->free_bytes,
+		};
+	}
+}
+
+static bool next_tenant(struct admin *a, uint32_t *cursor, void *record)
+{
+	struct mm_tenant_info in;
+
+	if (!mm_next_tenant(exec_mm(a->cfg.exec), cursor, &in))
+		return false;
+	fill_tenant(a, &in, record);
+	return true;
+}
+
+/* A tenant whose limits were set to the default may be gone: then it is as one nobody ever saw. */
+static bool next_set(struct admin *a, uint32_t *cursor, void *record)
+{
+	struct mm_tenant_info in = { .key = a->set_key };
+
+	if ((*cursor)++)
+		return false;
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
+		in.device[d].limits.high_bytes = in.device[d].limits.max_bytes = MM_NO_LIMIT;
+	mm_tenant_info(exec_mm(a->cfg.exec), a->set_key, &in);
+	fill_tenant(a, &in, record);
 	return true;
 }
 
@@ -205,6 +260,8 @@ static const struct command commands[] = {
 	[KV_ADMIN_ENGINES] = { "engines", sizeof(struct kv_admin_engine), next_engine },
 	[KV_ADMIN_CACHES] = { "caches", sizeof(struct kv_admin_cache), next_cache },
 	[KV_ADMIN_VMSTAT] = { "vmstat", sizeof(struct kv_admin_counter), next_counter },
+	[KV_ADMIN_TENANTS] = { "tenants", sizeof(struct kv_admin_tenant), next_tenant },
+	[KV_ADMIN_TENANT_SET] = { "tenant set", sizeof(struct kv_admin_tenant), next_set },
 	[KV_ADMIN_CHECK] = { "check", sizeof(struct kv_admin_status), next_check },
 };
 
@@ -221,7 +278,8 @@ static void hang_up(struct conn *c)
 
 static void listen_to(struct conn *c)
 {
-	c->op = loop_recv(c->admin->cfg.loop, c->fd, sizeof(struct kv_admin_request), received, c);
+	c->op = loop_recv(c->admin->cfg.loop, c->fd, sizeof(struct kv_admin_tenant_set), received,
+			  c);
 	if (!c->op)
 		hang_up(c);
 }
@@ -288,27 +346,59 @@ static void send_error(struct conn *c, int err, const char *text)
 	send_packet(c, sizeof(*t));
 }
 
+static void set_tenant(struct conn *c, const struct kv_admin_tenant_set *q)
+{
+	const struct tenant_change change = {
+		.mask = q->mask, .oom_action = q->oom_action,
+		.limits = { q->min_bytes, q->low_bytes, q->high_bytes, q->max_bytes },
+	};
+	struct admin *a = c->admin;
+	char text[KV_TEXT_BYTES] = "";
+	int ret;
+
+	if (q->reserved || !memchr(q->name, 0, sizeof(q->name)) || q->mask & ~31u ||
+	    q->oom_action > MM_OOM_KILL) {
+		send_error(c, -EINVAL, "kvd knows no such change: use the kvctl of this release");
+		return;
+	}
+	ret = tenants_set(a->cfg.tenants, q->name, q->device, &change, &a->set_key, text,
+			  sizeof(text));
+	if (ret < 0)
+		send_error(c, ret, text);
+	else
+		send_more(c);
+}
+
+static size_t request_bytes(uint32_t cmd)
+{
+	return cmd == KV_ADMIN_TENANT_SET ? sizeof(struct kv_admin_tenant_set) :
+					    sizeof(struct kv_admin_request);
+}
+
 static void received(void *ctx, int res, const struct loop_msg *msg)
 {
 	struct conn *c = ctx;
-	struct kv_admin_request req = { 0 };
+	struct kv_admin_tenant_set set = { 0 };
+	const struct kv_admin_request *req = &set.head;
 
 	c->op = 0;
 	if (res <= 0 || msg->control) {
 		hang_up(c);
 		return;
 	}
-	memcpy(&req, msg->data, msg->len < sizeof(req) ? msg->len : sizeof(req));
+	memcpy(&set, msg->data, msg->len < sizeof(set) ? msg->len : sizeof(set));
 	c->busy_ns = loop_now();
-	c->cmd = req.cmd;
+	c->cmd = req->cmd;
 	c->cursor = 0;
-	if (msg->truncated || msg->len != sizeof(req) || req.magic != KV_ADMIN_MAGIC)
+	if (msg->truncated || msg->len != request_bytes(req->cmd) || req->magic != KV_ADMIN_MAGIC)
 		send_error(c, -EPROTO, "this is not an admin request: is this kvctl?");
-	else if (req.version != KV_ABI_VERSION)
+	else if (req->version != KV_ABI_VERSION)
 		send_error(c, -EPROTO, "another ABI version: use the kvctl of this release");
-	else if (req.reserved || req.cmd >= sizeof(commands) / sizeof(commands[0]) ||
-		 !commands[req.cmd].next)
+	else if (req->reserved || req->cmd >= sizeof(commands) / sizeof(commands[0]) ||
+		 !commands[req->cmd].next)
 		send_error(c, -EINVAL, "kvd knows no such command: use the kvctl of this release");
+	else if (req->cmd == KV_ADMIN_TENANT_SET)
+		set_tenant(c, &set);
 	else
 		send_more(c);
 }

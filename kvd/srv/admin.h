@@ -3,11 +3,13 @@
  *
  * Model:      a connection asks one thing at a time; an answer is one or more packets, each made
  *             when the one before it has been sent, from a cursor into mm's tables.
- * Invariants: nothing here changes the pool. A slow reader holds up itself: one packet in flight.
+ * Invariants: nothing here but TENANT_SET changes anything, and that all or none. A slow reader
+ *             holds up itself: one packet in flight.
  *             While all max connections are in use, those that have been idle for ADMIN_IDLE_NS are
  *             closed, so nobody can keep kvctl out by holding them.
  * Context:    the loop's thread. Cost: at most one packet of records a callback.
- * Limits:     max connections; a request is 16 bytes, an answer packet KV_ADMIN_PACKET.
+ * Limits:     max connections; a request is one struct of kv_admin.h, an answer packet
+ *             KV_ADMIN_PACKET.
  * Errors:     a request that is none gets head.result -errno and a kv_admin_text.
  * See:        ipc/kv_admin.h, tests/unit/srv/admin_test.c
  */
@@ -19,6 +21,7 @@
 #include "srv/control.h"
 #include "srv/exec.h"
 #include "srv/session.h"
+#include "srv/tenant.h"
 
 #define ADMIN_IDLE_NS	60000000000ull
 
@@ -26,6 +29,7 @@ struct admin_config {
 	struct loop *loop;
 	struct exec *exec;
 	struct sessions *sessions;
+	struct tenants *tenants;
 	const struct control *control;
 	const char *release;
 	int listen_fd;

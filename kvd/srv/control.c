@@ -129,6 +129,11 @@ static bool parse_number(const char *s, int base, bool suffix, uint64_t *out)
 	       !__builtin_add_overflow(*out, scale * thousandths / 1000, out);
 }
 
+bool control_parse_bytes(const char *s, uint64_t *bytes)
+{
+	return parse_number(s, 10, true, bytes);
+}
+
 static int set_number(struct control *c, const struct control_knob *k, const char *value, char *err,
 		      size_t err_len)
 {
@@ -213,11 +218,30 @@ int control_set(struct control *c, const char *name, const char *value, char *er
 	return -ENOENT;
 }
 
+#define TENANT_SECTION "tenant "
+
 struct load {
 	struct control *c;
+	FILE *f;
+	uint32_t section;	/* how many have begun: inih does not tell two of a name apart */
 	int ret;
 	char why[256];
 };
+
+static char *read_line(char *line, int len, void *ctx)
+{
+	struct load *l = ctx;
+	char *got = fgets(line, len, l->f);
+
+	l->section += got && got[strspn(got, " \t")] == '[';
+	return got;
+}
+
+static int load_tenant(struct load *l, const char *name, const char *key, const char *value)
+{
+	return tenant_rule_set(&l->c->tenants, name, l->section, key, value, l->why,
+			       sizeof(l->why));
+}
 
 static int load_line(void *ctx, const char *section, const char *name, const char *value)
 {
@@ -225,9 +249,12 @@ static int load_line(void *ctx, const char *section, const char *name, const cha
 
 	if (l->ret)
 		return 0;
-	if (strcmp(section, "kvd")) {
-		say(l->why, sizeof(l->why), "section [%s] is unknown: knobs stand in [kvd]",
-		    section);
+	if (!strncmp(section, TENANT_SECTION, strlen(TENANT_SECTION))) {
+		l->ret = load_tenant(l, section + strlen(TENANT_SECTION), name,
+				     value ? value : "");
+	} else if (strcmp(section, "kvd")) {
+		say(l->why, sizeof(l->why), "section [%s] is unknown: knobs stand in [kvd], "
+		    "tenants in [tenant NAME]", section);
 		l->ret = -EINVAL;
 	} else {
 		l->ret = control_set(l->c, name, value ? value : "", l->why, sizeof(l->why));
@@ -238,8 +265,8 @@ static int load_line(void *ctx, const char *section, const char *name, const cha
 int control_load(struct control *c, const char *path, char *err, size_t err_len)
 {
 	struct control next = *c;
-	struct load l = { .c = &next };
-	FILE *f = fopen(path, "re");
+	struct load l = { .c = &next, .f = fopen(path, "re") };
+	FILE *f = l.f;
 	int line;
 
 	if (!f) {
@@ -248,7 +275,7 @@ int control_load(struct control *c, const char *path, char *err, size_t err_len)
 		say(err, err_len, "cannot read configuration '%s': %s", path, strerror(errno));
 		return ret;
 	}
-	line = ini_parse_file(f, load_line, &l);
+	line = ini_parse_stream(read_line, &l, load_line, &l);
 	if (ferror(f))
 		line = -1;
 	fclose(f);
@@ -257,7 +284,8 @@ int control_load(struct control *c, const char *path, char *err, size_t err_len)
 		return l.ret ? l.ret : -EIO;
 	}
 	if (line > 0) {
-		say(err, err_len, "%s:%d: neither '[kvd]' nor 'knob = value'", path, line);
+		say(err, err_len, "%s:%d: neither '[kvd]', '[tenant NAME]' nor 'knob = value'",
+		    path, line);
 		return -EINVAL;
 	}
 	*c = next;
@@ -295,7 +323,7 @@ int control_check(const struct control *c, char *err, size_t err_len)
 			return -EINVAL;
 		}
 	}
-	return 0;
+	return tenant_rules_check(&c->tenants, c->nr_devices, err, err_len);
 }
 
 static void print_value(FILE *f, const struct control_knob *k, uint64_t v)

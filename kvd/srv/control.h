@@ -2,7 +2,8 @@
 /* control - the one table of knobs
  *
  * Model:      a knob has a name, type, default, range, unit and help. Command line, configuration
- *             file and `kvd --print-knobs` (docs/knobs.md) all come from control_knobs[].
+ *             file and `kvd --print-knobs` (docs/knobs.md) all come from control_knobs[]. The
+ *             file's [tenant NAME] sections go to tenant.h.
  * Invariants: a struct control only ever holds values inside their range.
  * Context:    startup, one thread.
  * Units:      in the name or in the table; sizes accept K, M, G, T (powers of 1024).
@@ -17,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include "srv/tenant.h"
 
 #define CONTROL_MAX_DEVICES	8u
 #define CONTROL_PATH_BYTES	108u
@@ -35,6 +37,7 @@ struct control {
 	uint64_t socket_mode, extent_bytes, data_bytes, ring_entries, batch_pages;
 	uint64_t max_sessions, max_sessions_per_uid, max_admin;
 	uint64_t hello_ms, spin_us, check_every, log_level;
+	struct tenant_rules tenants;	/* sections [tenant NAME] */
 };
 
 enum control_type {
@@ -63,6 +66,8 @@ int control_load(struct control *, const char *path, char *err, size_t err_len);
 int control_check(const struct control *, char *err, size_t err_len);	/* knobs among themselves */
 void control_print(FILE *);		/* the markdown table */
 
+/* "512M", "1.5GiB", "4096" and nothing else. */
+bool control_parse_bytes(const char *, uint64_t *bytes);
 /* "1.5 GiB"; buf of 24 bytes or more. */
 const char *control_human_bytes(uint64_t bytes, char *buf, size_t len);
 

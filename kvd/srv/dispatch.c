@@ -43,6 +43,7 @@ SAME_FIELD(struct kv_page_key, struct mm_page_key, digest, digest);
 _Static_assert(MM_EVENT_RETIRE == 1 && MM_EVENT_PRESSURE == 2 && MM_EVENT_VACATE == 3, "ABI");
 _Static_assert(MM_GROUP_FULL == 1 && MM_GROUP_WINDOW == 2 && MM_GROUP_STATE == 3, "ABI");
 _Static_assert(KV_SQE_PARTIAL == MM_COMMIT_PARTIAL && KV_SQE_ADOPT == MM_LOOKUP_ADOPT, "ABI");
+_Static_assert(!MM_RESERVE_WEIGHTS && MM_RESERVE_ACTIVATIONS == 1 && MM_RESERVE_OTHER == 2, "ABI");
 _Static_assert(KV_MAX_GROUPS == MM_MAX_GROUPS && KV_MAX_SHARDS == MM_MAX_SHARDS, "ABI");
 _Static_assert(KV_KEY_BYTES == MM_KEY_BYTES, "ABI");
 
@@ -203,6 +204,7 @@ static int parse_cache_open(struct parse *p)
 	for (uint32_t s = 0; s < d->nr_shards; s++)
 		ok &= shard_from_client(&d->shard[s], &in->shard[s], d->nr_groups);
 	p->req.open.desc = d;
+	p->req.open.min_pages = p->sqe->nr;
 	return ok ? 0 : bad_entry(p);
 }
 
@@ -339,6 +341,7 @@ static int parse_resume(struct parse *p)
 static int parse_reserve(struct parse *p)
 {
 	p->req.reserve.device = p->sqe->id;
+	p->req.reserve.what = p->sqe->group;
 	p->req.reserve.bytes = p->sqe->arg;
 	return 0;
 }
@@ -347,6 +350,24 @@ static int parse_unimport(struct parse *p)
 {
 	p->req.map.extent = p->sqe->id;
 	p->req.map.shard = p->sqe->nr;
+	return 0;
+}
+
+static int parse_hint(struct parse *p)
+{
+	const struct kv_hint_in *in = p->client->scratch;
+
+	if (need_in(p, sizeof(*in)))
+		return p->cqe->res;
+	if (in->reserved)
+		return bad_entry(p);
+	if (in->priority > 2 || (in->to_page && in->to_page <= in->from_page))
+		return refuse(p, -EINVAL, KV_BAD_ARGUMENT);
+	p->req.hint.lease = p->sqe->id;
+	p->req.hint.hint = (struct mm_hint){
+		.from_page = in->from_page, .to_page = in->to_page, .priority = in->priority,
+		.reuse_ms = in->reuse_ms, .ttl_ms = in->ttl_ms,
+	};
 	return 0;
 }
 
@@ -479,7 +500,7 @@ static void answer_events(struct answer *a)
 
 static const struct op ops[KV_NR_OPS] = {
 	OP(NOP, 0, 0, 0, parse_nop, answer_plain),
-	OP(CACHE_OPEN, MM_CACHE_OPEN, 0, F_LEAD | F_IN | F_OUT, parse_cache_open,
+	OP(CACHE_OPEN, MM_CACHE_OPEN, 0, F_LEAD | F_NR | F_IN | F_OUT, parse_cache_open,
 	   answer_cache_open),
 	OP(CACHE_CLOSE, MM_CACHE_CLOSE, 0, F_LEAD | F_CACHE, parse_plain, answer_plain),
 	OP(ALLOC, MM_ALLOC, 0, F_LEAD | F_CACHE | F_GROUP | F_NR | F_ARG | F_OUT, parse_alloc,
@@ -495,13 +516,14 @@ static const struct op ops[KV_NR_OPS] = {
 	OP(RESUME, MM_RESUME, KV_SQE_ADOPT, F_LEAD | F_ID | F_OUT, parse_resume, answer_match),
 	OP(UNPARK, MM_UNPARK, 0, F_LEAD | F_ID, parse_unpark, answer_plain),
 	OP(DROP_HEAD, MM_DROP_HEAD, 0, F_LEAD | F_ID | F_GROUP | F_NR, parse_lease, answer_plain),
-	OP(RESERVE, MM_RESERVE, 0, F_LEAD | F_ID | F_ARG, parse_reserve, answer_plain),
+	OP(RESERVE, MM_RESERVE, 0, F_LEAD | F_ID | F_GROUP | F_ARG, parse_reserve, answer_plain),
 	OP(UNIMPORT, MM_UNIMPORT, 0, F_ID | F_NR, parse_unimport, answer_plain),
 	OP(EVENTS, MM_EVENTS, 0, F_OUT, parse_plain, answer_events),
 	OP(PRESSURE_ACK, MM_PRESSURE_ACK, 0, F_LEAD | F_ID | F_ARG, parse_pressure_ack,
 	   answer_plain),
 	OP(VACATE_ACK, MM_VACATE_ACK, 0, F_LEAD | F_ID, parse_vacate_ack, answer_plain),
 	OP(STAT, MM_STAT, 0, F_OUT, parse_stat, answer_plain),
+	OP(HINT, MM_HINT, 0, F_LEAD | F_ID | F_IN, parse_hint, answer_plain),
 };
 
 int dispatch_submit(struct exec *exec, const struct dispatch_client *client,
@@ -578,7 +600,8 @@ const char *dispatch_reason_text(uint32_t reason)
 		[KV_POOL_FULL] =
 			"the pool is full: free or unlease pages, allocate with a deadline, "
 			"or start kvd with a larger --device",
-		[KV_TENANT_MAX] = "the tenant is at its max: free pages, or raise the max",
+		[KV_TENANT_MAX] = "the tenant is at its max: free pages, or raise it with kvctl "
+				  "tenant set",
 		[KV_TABLE_FULL] = "a table of kvd is full: give ids back, or raise the limit "
 				  "(docs/knobs.md)",
 		[KV_FENCED] = "the engine is fenced (a process of it died): open a new one",

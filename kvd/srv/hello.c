@@ -140,7 +140,14 @@ static bool engine_lives(const struct session *me)
 static void attach(struct session *s, const struct kv_msg_hello *h)
 {
 	struct mm_request req = { .op = MM_ENGINE_ATTACH, .attach.tenant = s->peer.uid };
+	struct tenants *t = s->all->cfg.tenants;
 
+	if (t && tenants_key(t, s->peer.uid, s->peer.gid, &req.attach.tenant) < 0) {
+		session_refuse(s, -EUSERS, "too many users with ids from 2^31 on: give them a "
+			       "[tenant NAME] section");
+		return;
+	}
+	s->tenant = req.attach.tenant;
 	s->client.lead = !(h->flags & KV_HELLO_MEMBER);
 	if (!s->client.lead) {
 		const struct session *lead = find_lead(s, h->member_token);
@@ -151,6 +158,7 @@ static void attach(struct session *s, const struct kv_msg_hello *h)
 				       "the token of a living lead");
 			return;
 		}
+		s->tenant = lead->tenant;
 		req = (struct mm_request){ .op = MM_MEMBER_ATTACH, .engine = lead->client.engine };
 	}
 	if (session_submit(s, &req, COOKIE_ATTACH) < 0) {
@@ -201,6 +209,7 @@ static void welcomed(void *ctx, int res, const struct loop_msg *msg)
 /* mm's answer to ATTACH: from here on mm knows the client, so an end means fence and gone. */
 void hello_attached(struct session *s, const struct mm_reply *r)
 {
+	char name[TENANT_NAME_BYTES] = "";
 	int ret;
 
 	if (s->state != SESSION_ATTACH)
@@ -221,7 +230,9 @@ void hello_attached(struct session *s, const struct mm_reply *r)
 		return;
 	}
 	session_go_live(s);
-	hello_answer(s, 0, "", welcomed);
+	if (s->all->cfg.tenants)
+		tenants_name(s->all->cfg.tenants, s->tenant, name);
+	hello_answer(s, 0, name, welcomed);
 	if (!engine_lives(s))	/* its lead ended while mm was asked */
 		session_fail(s, -EPIPE, "another process of its engine ended");
 }

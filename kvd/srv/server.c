@@ -27,6 +27,7 @@ struct server {
 	struct exec *exec;
 	struct sessions *sessions;
 	struct admin *admin;
+	struct tenants *tenants;
 	struct mm_config mm;
 	int listen_fd, admin_fd, stop_fd, signal_fd;
 	bool stopping;
@@ -42,7 +43,8 @@ static void on_reply(void *ctx, const struct mm_reply *r)
 {
 	struct server *s = ctx;
 
-	sessions_reply(s->sessions, r);
+	if (!tenants_reply(s->tenants, r))
+		sessions_reply(s->sessions, r);
 }
 
 static void on_notify(void *ctx, uint32_t member)
@@ -50,6 +52,13 @@ static void on_notify(void *ctx, uint32_t member)
 	struct server *s = ctx;
 
 	sessions_notify(s->sessions, member);
+}
+
+static void on_kill(void *ctx, uint32_t engine)
+{
+	struct server *s = ctx;
+
+	sessions_kill(s->sessions, engine);
 }
 
 static void device_ready(void *ctx, int res, const struct loop_msg *msg)
@@ -73,13 +82,13 @@ static void stop_asked(void *ctx, int res, const struct loop_msg *msg)
 
 /* Every session is a process of some engine, and each may be another's, another user's, with a
  * cache of its own. The dead stay until their pages are back, hence a few more. */
-static void size_tables(struct mm_config *cfg, uint32_t max_sessions)
+static void size_tables(struct mm_config *cfg, uint32_t max_sessions, uint32_t nr_rules)
 {
 	uint32_t nr = max_sessions + SESSION_SPARE;
 
 	cfg->max_members = cfg->max_engines = nr;
-	if (cfg->max_tenants < nr)
-		cfg->max_tenants = nr;
+	if (cfg->max_tenants < nr + nr_rules)
+		cfg->max_tenants = nr + nr_rules;
 	if (cfg->max_caches < nr)
 		cfg->max_caches = nr;
 }
@@ -107,7 +116,8 @@ static void check_descriptors(const struct server *s)
 
 static int create_exec(struct server *s, char *err, size_t err_len)
 {
-	static const struct exec_ops ops = { .reply = on_reply, .notify = on_notify };
+	static const struct exec_ops ops = { .reply = on_reply, .notify = on_notify,
+					     .kill = on_kill };
 	struct dev *devs[MM_MAX_DEVICES];
 	uint64_t bytes[MM_MAX_DEVICES];
 	uint32_t n = s->control.nr_devices;
@@ -116,7 +126,7 @@ static int create_exec(struct server *s, char *err, size_t err_len)
 	for (uint32_t d = 0; d < n; d++)
 		bytes[d] = s->control.device[d].bytes;
 	exec_default_config(&s->mm, n, bytes, s->control.extent_bytes);
-	size_tables(&s->mm, (uint32_t)s->control.max_sessions);
+	size_tables(&s->mm, (uint32_t)s->control.max_sessions, s->control.tenants.nr);
 	if (s->control.batch_pages)
 		s->mm.batch_pages = (uint32_t)s->control.batch_pages;
 	for (uint32_t d = 0; d < n; d++) {
@@ -136,6 +146,15 @@ static int create_exec(struct server *s, char *err, size_t err_len)
 		    "extent_bytes or batch_pages",
 		    strerror(-ret));
 	return ret;
+}
+
+static int create_tenants(struct server *s, char *err, size_t err_len)
+{
+	int ret = tenants_create(&s->tenants, &s->control.tenants, s->exec, s->control.nr_devices);
+
+	if (ret < 0)
+		say(err, err_len, "no memory for the tenants: %s", strerror(-ret));
+	return ret < 0 ? ret : tenants_apply(s->tenants, err, err_len);
 }
 
 static int create_sockets(struct server *s, char *err, size_t err_len)
@@ -168,7 +187,7 @@ static int create_sessions(struct server *s)
 {
 	const struct control *c = &s->control;
 	struct sessions_config cfg = {
-		.loop = s->loop, .listen_fd = s->listen_fd,
+		.loop = s->loop, .tenants = s->tenants, .listen_fd = s->listen_fd,
 		.max = (uint32_t)c->max_sessions, .max_per_uid = (uint32_t)c->max_sessions_per_uid,
 		.ring_entries = (uint32_t)c->ring_entries, .batch_pages = s->mm.batch_pages,
 		.nr_devices = c->nr_devices, .max_extents = s->mm.max_extents,
@@ -183,7 +202,8 @@ static int create_sessions(struct server *s)
 static int create_admin(struct server *s)
 {
 	struct admin_config cfg = {
-		.loop = s->loop, .exec = s->exec, .sessions = s->sessions, .control = &s->control,
+		.loop = s->loop, .exec = s->exec, .sessions = s->sessions, .tenants = s->tenants,
+		.control = &s->control,
 		.release = SERVER_RELEASE, .listen_fd = s->admin_fd, .started_ns = loop_now(),
 	};
 
@@ -226,6 +246,8 @@ static int create_parts(struct server *s, bool signals, char *err, size_t err_le
 
 	if (ret == 0)
 		ret = create_exec(s, err, err_len);
+	if (ret == 0)
+		ret = create_tenants(s, err, err_len);
 	if (ret < 0)
 		return ret;
 	check_descriptors(s);
@@ -347,6 +369,7 @@ void server_destroy(struct server *s)
 	sessions_destroy(s->sessions);
 	if (s->exec)
 		exec_destroy(s->exec);
+	tenants_destroy(s->tenants);
 	loop_destroy(s->loop);
 	if (s->listen_fd >= 0)
 		sock_unlink(s->control.socket, s->listen_fd);

@@ -30,6 +30,7 @@
 #include "io/loop.h"
 #include "kv_abi.h"
 #include "srv/exec.h"
+#include "srv/tenant.h"
 
 #define SESSION_SPARE		64u	/* connections that have not said hello */
 #define SESSION_SPARE_PER_UID	32u	/* the ranks of an engine may all start at once */
@@ -39,6 +40,7 @@
 
 struct sessions_config {
 	struct loop *loop;
+	struct tenants *tenants;	/* who is which; NULL: each uid is its own */
 	int listen_fd;
 	uint32_t max, max_per_uid, ring_entries, batch_pages, nr_devices, max_extents;
 	uint64_t data_bytes, pool_bytes, spin_ns, hello_ns, check_every;
@@ -67,6 +69,7 @@ uint64_t sessions_run(struct sessions *, uint64_t now_ns);
 
 void sessions_reply(struct sessions *, const struct mm_reply *);	/* struct exec_ops */
 void sessions_notify(struct sessions *, uint32_t member);
+void sessions_kill(struct sessions *, uint32_t engine);
 
 void sessions_stats(const struct sessions *, struct sessions_stats *);
 bool sessions_engine(const struct sessions *, uint32_t engine, struct session_info *);

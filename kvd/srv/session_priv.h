@@ -44,6 +44,7 @@ struct session {
 	uint32_t gen;
 	int sock;
 	struct sock_peer peer;
+	uint32_t tenant;		/* key */
 	char name[KV_NAME_BYTES];
 	uint8_t token[KV_TOKEN_BYTES];
 	uint64_t born_ns, busy_ns;	/* busy: when it last gave us work */

@@ -15,7 +15,7 @@
 
 static char text[512];
 
-static int fail(int err, const char *fmt, ...)
+int admin_fail(int err, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -53,25 +53,26 @@ int admin_connect(const char *path)
 		path = dflt;
 	}
 	if (strlen(path) >= sizeof(sa.sun_path))
-		return fail(-ENAMETOOLONG, "socket path '%s' is longer than %zu bytes", path,
-			    sizeof(sa.sun_path) - 1);
+		return admin_fail(-ENAMETOOLONG, "socket path '%s' is longer than %zu bytes", path,
+				  sizeof(sa.sun_path) - 1);
 	strcpy(sa.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return fail(-errno, "socket: %s", strerror(errno));
+		return admin_fail(-errno, "socket: %s", strerror(errno));
 	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0)
 		return fd;
 	err = -errno;
 	close(fd);
 	if (err == -ENOENT || err == -ECONNREFUSED)
-		return fail(err,
-			    "no kvd answers at '%s': start kvd, or name its socket with --socket",
-			    path);
+		return admin_fail(
+			err, "no kvd answers at '%s': start kvd, or name its socket with --socket",
+			path);
 	if (err == -EACCES)
-		return fail(err,
-			    "'%s': permission denied: run as kvd's user, or start kvd with --group",
-			    path);
-	return fail(err, "'%s': %s", path, strerror(-err));
+		return admin_fail(
+			err,
+			"'%s': permission denied: run as kvd's user, or start kvd with --group",
+			path);
+	return admin_fail(err, "'%s': %s", path, strerror(-err));
 }
 
 static int answer(int fd, uint32_t cmd, char *packet, size_t *len)
@@ -81,24 +82,33 @@ static int answer(int fd, uint32_t cmd, char *packet, size_t *len)
 	ssize_t n;
 
 	if (poll(&pfd, 1, ANSWER_TIMEOUT_MS) <= 0)
-		return fail(-ETIMEDOUT, "kvd did not answer within %d s", ANSWER_TIMEOUT_MS / 1000);
+		return admin_fail(-ETIMEDOUT, "kvd did not answer within %d s",
+				  ANSWER_TIMEOUT_MS / 1000);
 	n = recv(fd, packet, KV_ADMIN_PACKET, 0);
 	if (n <= 0)
-		return fail(-EPIPE, "kvd closed the admin connection");
+		return admin_fail(-EPIPE, "kvd closed the admin connection");
 	if ((size_t)n < sizeof(*h) || h->magic != KV_ADMIN_MAGIC || h->cmd != cmd ||
 	    (h->nr && h->record_bytes > ((size_t)n - sizeof(*h)) / h->nr))
-		return fail(-EPROTO, "kvd's answer is malformed: kvctl and kvd differ in version?");
+		return admin_fail(-EPROTO,
+				  "kvd's answer is malformed: kvctl and kvd differ in version?");
 	if (h->result < 0 && h->nr)
-		return fail(h->result, "kvd: %.*s", KV_TEXT_BYTES, packet + sizeof(*h));
+		return admin_fail(h->result, "kvd: %.*s", KV_TEXT_BYTES, packet + sizeof(*h));
 	if (h->result < 0)
-		return fail(h->result, "kvd: %s", strerror(-h->result));
+		return admin_fail(h->result, "kvd: %s", strerror(-h->result));
 	*len = (size_t)n;
 	return 0;
 }
 
 int admin_get(int fd, uint32_t cmd, size_t record_bytes, void **records, uint32_t *nr)
 {
-	struct kv_admin_request rq = { KV_ADMIN_MAGIC, KV_ABI_VERSION, cmd, 0 };
+	struct kv_admin_request rq;
+
+	return admin_ask(fd, cmd, &rq, sizeof(rq), record_bytes, records, nr);
+}
+
+int admin_ask(int fd, uint32_t cmd, struct kv_admin_request *rq, size_t request_bytes,
+	      size_t record_bytes, void **records, uint32_t *nr)
+{
 	char *packet = malloc(KV_ADMIN_PACKET), *out = NULL, *grown;
 	const struct kv_admin_head *h = (void *)packet;
 	size_t len, each;
@@ -106,10 +116,11 @@ int admin_get(int fd, uint32_t cmd, size_t record_bytes, void **records, uint32_
 	int err;
 
 	if (!packet)
-		return fail(-ENOMEM, "out of memory");
-	if (send(fd, &rq, sizeof(rq), MSG_NOSIGNAL) != (ssize_t)sizeof(rq)) {
+		return admin_fail(-ENOMEM, "out of memory");
+	*rq = (struct kv_admin_request){ KV_ADMIN_MAGIC, KV_ABI_VERSION, cmd, 0 };
+	if (send(fd, rq, request_bytes, MSG_NOSIGNAL) != (ssize_t)request_bytes) {
 		free(packet);
-		return fail(-EPIPE, "kvd closed the admin connection");
+		return admin_fail(-EPIPE, "kvd closed the admin connection");
 	}
 	do {
 		err = answer(fd, cmd, packet, &len);
@@ -117,7 +128,7 @@ int admin_get(int fd, uint32_t cmd, size_t record_bytes, void **records, uint32_
 			break;
 		grown = realloc(out, (n + h->nr + 1) * record_bytes);
 		if (!grown) {
-			err = fail(-ENOMEM, "out of memory");
+			err = admin_fail(-ENOMEM, "out of memory");
 			break;
 		}
 		out = grown;

@@ -17,7 +17,13 @@ int admin_connect(const char *path);
  * caller frees *records. */
 int admin_get(int fd, uint32_t cmd, size_t record_bytes, void **records, uint32_t *nr);
 
+/* The same for a request that is more than a command: its head is filled in here. */
+int admin_ask(int fd, uint32_t cmd, struct kv_admin_request *, size_t request_bytes,
+	      size_t record_bytes, void **records, uint32_t *nr);
+
 const char *admin_error(void);
+/* Sets that line; returns err. */
+int admin_fail(int err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Where kvd listens by default: $XDG_RUNTIME_DIR/kvd.sock, else /run/kvd/kvd.sock. */
 const char *admin_default_socket(void);

@@ -10,6 +10,8 @@
 #include "emit.h"
 #include "kvctl.h"
 
+#define MAX_WORDS 16u
+
 static const struct {
 	const char *name;
 	int (*run)(int fd, struct emit *, const char *name);
@@ -21,12 +23,14 @@ static const struct {
 	{ "vmstat", kvctl_vmstat },
 	{ "check", kvctl_check },
 	{ "top", NULL },
+	{ "tenant", NULL },
 };
 
 struct args {
 	const char *command, *socket;
+	char *words[MAX_WORDS];	/* behind the command */
 	bool json;
-	unsigned int interval_ms, count;
+	unsigned int interval_ms, count, nr_words, device;
 };
 
 static const struct argp_option options[] = {
@@ -35,6 +39,7 @@ static const struct argp_option options[] = {
 	{ "interval", 'i', "SECONDS", 0, "top: pause between samples (default 1)", 0 },
 	{ "count", 'n', "N", 0, "top: stop after N samples (default: until interrupted)", 0 },
 	{ "once", '1', NULL, 0, "top: one sample, for scripts", 0 },
+	{ "device", 'd', "N", 0, "tenant set: only on device N (default: on all)", 0 },
 	{ 0 },
 };
 
@@ -65,13 +70,25 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			a->count = (unsigned int)v;
 		return 0;
 	case ARGP_KEY_ARG:
-		if (a->command)
+		if (!a->command)
+			a->command = arg;
+		else if (strcmp(a->command, "tenant"))
 			argp_error(state, "one command at a time: '%s' or '%s'", a->command, arg);
-		a->command = arg;
+		else if (a->nr_words == MAX_WORDS)
+			argp_error(state, "too many words behind 'tenant'");
+		else
+			a->words[a->nr_words++] = arg;
+		return 0;
+	case 'd':
+		v = strtod(arg, &end);
+		if (end == arg || *end || v < 0 || v > 7 || v != (unsigned int)v)
+			argp_error(state, "'%s' is no device: they count from 0", arg);
+		a->device = (unsigned int)v;
 		return 0;
 	case ARGP_KEY_NO_ARGS:
 		argp_error(state,
-			   "which command? status, meminfo, engines, caches, vmstat, top, check");
+			   "which command? status, meminfo, engines, caches, tenant, vmstat, top, "
+			   "check");
 	}
 	return ARGP_ERR_UNKNOWN;
 }
@@ -79,18 +96,21 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 const char *argp_program_version = "kvctl " KV_VERSION;
 
 static const char doc[] =
-	"Show and check a running kvd.\v"
+	"Show, check and steer a running kvd.\v"
 	"Commands:\n"
 	"  status    the daemon: release, uptime, sessions, requests\n"
 	"  meminfo   each device's pool: held, cached, leased, quarantined, free\n"
 	"  engines   who is connected and what they hold\n"
 	"  caches    the KV caches: pages by state, tokens, hit ratio\n"
+	"  tenant    list; show NAME; set NAME KNOB=VALUE... (min, low, high, max,\n"
+	"            oom_action): who pays, how far, and how often the limits were met\n"
 	"  vmstat    every counter with its meaning\n"
 	"  top       meminfo, caches and engines again and again, with rates\n"
 	"  check     make the daemon prove all its invariants now\n\n"
 	"Examples:\n"
 	"  kvctl meminfo\n"
 	"  kvctl --socket /run/kvd/kvd.sock engines --json\n"
+	"  kvctl tenant set batch max=8G high=none\n"
 	"  kvctl top --interval 0.5 --count 20\n";
 
 static int run(size_t command, int fd, const struct args *a)
@@ -98,10 +118,12 @@ static int run(size_t command, int fd, const struct args *a)
 	struct emit *e;
 	int err;
 
-	if (!commands[command].run)
+	if (!commands[command].run && strcmp(a->command, "tenant"))
 		return kvctl_top(fd, a->json, a->interval_ms, a->count);
 	e = emit_open(a->json);
-	err = commands[command].run(fd, e, NULL);
+	err = commands[command].run ?
+		      commands[command].run(fd, e, NULL) :
+		      kvctl_tenant(fd, e, a->json, a->words, a->nr_words, a->device);
 	if (!err)
 		emit_close(e);
 	return err;
@@ -110,8 +132,9 @@ static int run(size_t command, int fd, const struct args *a)
 int main(int argc, char **argv)
 {
 	static const struct argp argp = { options, parse, "COMMAND", doc, NULL, NULL, NULL };
-	struct args a = { .interval_ms = 1000 };
+	struct args a = { .interval_ms = 1000, .device = UINT32_MAX };
 	char admin[256], *path = NULL;
+	const char *usage;
 	size_t i;
 	int fd, err;
 
@@ -122,6 +145,11 @@ int main(int argc, char **argv)
 			break;
 	if (i == sizeof(commands) / sizeof(commands[0])) {
 		fprintf(stderr, "kvctl: no command '%s': see kvctl --help\n", a.command);
+		return 2;
+	}
+	usage = strcmp(a.command, "tenant") ? NULL : kvctl_tenant_usage(a.words, a.nr_words);
+	if (usage) {
+		fprintf(stderr, "kvctl: %s\n", usage);
 		return 2;
 	}
 	if (a.socket) {

@@ -31,6 +31,11 @@ struct kv_cache_params {
 	uint32_t nr_groups, nr_shards;	/* nr_shards 0 means 1 */
 	uint32_t device[KV_MAX_SHARDS];
 	struct kv_group group[KV_MAX_GROUPS];
+	/* Room promised to this engine: it will be able to hold so many tokens in every group,
+	 * rounded up to whole extents, as long as the cache is open; nobody else can take it.
+	 * Opening fails with -ENOMEM (pool) or -EDQUOT (the tenant's max) when it cannot be
+	 * promised. 0: no promise. */
+	uint32_t min_tokens;
 };
 
 struct kv_cache;

@@ -221,12 +221,17 @@ static void test_reserve(void **state)
 
 	(void)state;
 	ok(kv_open("embedded:host:16M", NULL, &kv));
-	ok(kv_reserve(kv, 0, 4 << 20));
+	ok(kv_reserve(kv, 0, 4 << 20, KV_RESERVE_WEIGHTS));
 	ok(kv_info(kv, &info));
 	assert_int_equal(info.reserved_bytes, 4 << 20);
-	refused(kv_reserve(kv, 0, 17 << 20), -ENOMEM, "pool is full");
-	refused(kv_reserve(kv, 3, 1), -EINVAL, "reserve");
-	ok(kv_reserve(kv, 0, 0));
+	refused(kv_reserve(kv, 0, 17 << 20, KV_RESERVE_WEIGHTS), -ENOMEM, "pool is full");
+	refused(kv_reserve(kv, 3, 1, KV_RESERVE_OTHER), -EINVAL, "reserve");
+	refused(kv_reserve(kv, 0, 1, 3), -EINVAL, "kv_reserve_what");
+	ok(kv_reserve(kv, 0, 2 << 20, KV_RESERVE_ACTIVATIONS));
+	ok(kv_info(kv, &info));
+	assert_int_equal(info.reserved_bytes, 6 << 20);
+	ok(kv_reserve(kv, 0, 0, KV_RESERVE_ACTIVATIONS));
+	ok(kv_reserve(kv, 0, 0, KV_RESERVE_WEIGHTS));
 	ok(kv_info(kv, &info));
 	assert_int_equal(info.reserved_bytes, 0);
 	kv_close(kv);

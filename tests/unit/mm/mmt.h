@@ -233,6 +233,17 @@ static UNUSED struct mm_cache_desc mmt_desc(uint8_t model)
 	return d;
 }
 
+static UNUSED int mmt_open_min(struct mmt *t, uint32_t engine, const struct mm_cache_desc *d,
+			       uint32_t min_pages, uint32_t *cache)
+{
+	struct mm_request rq = { .op = MM_CACHE_OPEN, .engine = engine, .open = { d, min_pages } };
+	int r = mmt_submit(t, &rq);
+
+	if (!r)
+		*cache = t->rp.cache;
+	return r;
+}
+
 static UNUSED int mmt_open(struct mmt *t, uint32_t engine, const struct mm_cache_desc *d,
 			   uint32_t *cache)
 {
@@ -344,6 +355,24 @@ static UNUSED int mmt_park(struct mmt *t, enum mm_op op, uint32_t engine, uint32
 {
 	struct mm_request rq = { .op = op, .engine = engine, .flags = flags,
 				 .park = { lease, park } };
+
+	return mmt_submit(t, &rq);
+}
+
+static UNUSED int mmt_limits(struct mmt *t, uint32_t tenant, uint32_t device, struct mm_limits l,
+			     uint32_t oom_action)
+{
+	struct mm_request rq = { .op = MM_TENANT_SET,
+				 .tenant = { tenant, device, oom_action, l } };
+
+	return mmt_submit(t, &rq);
+}
+
+static UNUSED int mmt_reserve_for(struct mmt *t, uint32_t engine, uint32_t device, uint32_t what,
+				  uint64_t bytes)
+{
+	struct mm_request rq = { .op = MM_RESERVE, .engine = engine,
+				 .reserve = { device, what, bytes } };
 
 	return mmt_submit(t, &rq);
 }

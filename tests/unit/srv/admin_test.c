@@ -99,6 +99,8 @@ static void numbers_follow_the_pages(void **state)
 	assert_string_equal(e.name, "holder");
 	assert_int_equal(e.pid, getpid());
 	assert_int_equal(e.tenant_uid, getuid());
+	assert_memory_equal(e.tenant, "uid-", 4);
+	assert_int_equal(atoi(e.tenant + 4), getuid());
 	assert_int_equal(e.nr_members, 1);
 	assert_int_equal(e.held_pages, 64);
 	assert_true(e.age_ns > 0);
@@ -187,7 +189,8 @@ static void bad_requests_are_answered(void **state)
 	REFUSED(-EPROTO, req.magic++);
 	REFUSED(-EPROTO, req.version++);
 	REFUSED(-EINVAL, req.cmd = 0);
-	REFUSED(-EINVAL, req.cmd = KV_ADMIN_CHECK + 1);
+	REFUSED(-EINVAL, req.cmd = KV_ADMIN_TENANT_SET + 1);
+	REFUSED(-EPROTO, req.cmd = KV_ADMIN_TENANT_SET);	/* too short */
 	REFUSED(-EINVAL, req.cmd = 0xffffffffu);
 	REFUSED(-EINVAL, req.reserved = 1);
 #undef REFUSED

@@ -13,7 +13,7 @@ static const struct {
 	bool member;
 } ops[] = {
 	{ KV_OP_NOP, "", 0, true },
-	{ KV_OP_CACHE_OPEN, "io", 0, false },
+	{ KV_OP_CACHE_OPEN, "nio", 0, false },
 	{ KV_OP_CACHE_CLOSE, "c", 0, false },
 	{ KV_OP_ALLOC, "cgnao", 0, false },
 	{ KV_OP_FREE, "ni", 0, false },
@@ -25,12 +25,13 @@ static const struct {
 	{ KV_OP_RESUME, "do", KV_SQE_ADOPT, false },
 	{ KV_OP_UNPARK, "d", 0, false },
 	{ KV_OP_DROP_HEAD, "dgn", 0, false },
-	{ KV_OP_RESERVE, "da", 0, false },
+	{ KV_OP_RESERVE, "gda", 0, false },
 	{ KV_OP_UNIMPORT, "dn", 0, true },
 	{ KV_OP_EVENTS, "o", 0, true },
 	{ KV_OP_PRESSURE_ACK, "da", 0, false },
 	{ KV_OP_VACATE_ACK, "d", 0, false },
 	{ KV_OP_STAT, "o", 0, true },
+	{ KV_OP_HINT, "di", 0, false },
 };
 #define NR_OPS (sizeof(ops) / sizeof(ops[0]))
 _Static_assert(NR_OPS == KV_NR_OPS, "an op without a row");

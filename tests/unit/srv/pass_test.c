@@ -24,6 +24,7 @@ struct world {
 	struct loop *loop;
 	struct exec *exec;
 	struct sessions *sessions;
+	struct tenants *tenants;
 	struct admin *admin;
 	struct control control;
 	int listen_fd, admin_fd;
@@ -57,12 +58,15 @@ static int create_clients(struct world *w, uint32_t ring_entries)
 		.max_extents = 64, .data_bytes = 8 * MIB, .pool_bytes = 16 * MIB,
 		.hello_ns = 100 * S,
 	};
-	const struct admin_config admin = {
+	struct admin_config admin = {
 		.loop = w->loop, .exec = w->exec, .control = &w->control, .release = "test",
 		.listen_fd = w->admin_fd,
 	};
 	int ret = sessions_create(&w->sessions, &cfg);
 
+	if (ret == 0)
+		ret = tenants_create(&w->tenants, &w->control.tenants, w->exec, 1);
+	admin.tenants = w->tenants;
 	if (ret == 0)
 		ret = admin_create(&w->admin, &admin);
 	sessions_start(w->sessions, w->exec);
@@ -113,6 +117,7 @@ static int teardown(void **state)
 	admin_destroy(w->admin);
 	loop_stop(w->loop);
 	sessions_destroy(w->sessions);
+	tenants_destroy(w->tenants);
 	exec_destroy(w->exec);
 	loop_destroy(w->loop);
 	sock_unlink(w->path, w->listen_fd);

@@ -339,10 +339,10 @@ static inline int raw_unimport(struct raw *r, uint32_t extent, uint32_t shard)
 /* ---- admin --------------------------------------------------------------------------------- */
 
 /* Records of one answer packet at most: how many, or -errno. */
-static inline int raw_admin(const char *path, uint32_t cmd, void *records, size_t bytes)
+static inline int raw_admin_ask(const char *path, uint32_t cmd, struct kv_admin_request *req,
+				size_t req_bytes, void *records, size_t bytes)
 {
 	static _Thread_local char packet[KV_ADMIN_PACKET];
-	struct kv_admin_request req = { KV_ADMIN_MAGIC, KV_ABI_VERSION, cmd, 0 };
 	struct kv_admin_head head = { 0 };
 	char admin[CONTROL_PATH_BYTES];
 	ssize_t n;
@@ -352,7 +352,8 @@ static inline int raw_admin(const char *path, uint32_t cmd, void *records, size_
 	fd = raw_connect(admin);
 	if (fd < 0)
 		return fd;
-	raw_send(fd, &req, sizeof(req), NULL);
+	*req = (struct kv_admin_request){ KV_ADMIN_MAGIC, KV_ABI_VERSION, cmd, 0 };
+	raw_send(fd, req, req_bytes, NULL);
 	n = raw_recv(fd, packet, sizeof(packet), NULL, NULL);
 	close(fd);
 	if (n < (ssize_t)sizeof(head))
@@ -364,6 +365,13 @@ static inline int raw_admin(const char *path, uint32_t cmd, void *records, size_
 		return -EMSGSIZE;
 	memcpy(records, packet + sizeof(head), (size_t)n - sizeof(head));
 	return (int)head.nr;
+}
+
+static inline int raw_admin(const char *path, uint32_t cmd, void *records, size_t bytes)
+{
+	struct kv_admin_request req;
+
+	return raw_admin_ask(path, cmd, &req, sizeof(req), records, bytes);
 }
 
 /* ---- daemon -------------------------------------------------------------------------------- */
