@@ -26,6 +26,7 @@ struct tenant {
 	struct mm_limits limit[MM_MAX_DEVICES];
 	uint64_t charge[MM_MAX_DEVICES], peak[MM_MAX_DEVICES];
 	struct list caches;
+	struct mm_workingset_info workingset;
 };
 
 uint32_t tenant_find(const struct mm *, uint32_t key);	/* 0: none */

@@ -2,7 +2,8 @@
 #include <string.h>
 
 #include "core.h"
-#include "lru.h"
+#include "policy.h"
+#include "workingset.h"
 
 uint32_t node_units(uint32_t nr_tokens)
 {
@@ -163,14 +164,16 @@ uint32_t node_create(struct mm *mm, const struct node_query *q, uint32_t unit)
 	struct node *no = node_at(mm, n);
 
 	MM_ASSERT(n);
-	no->cache = q->cache;
+	no->cache = q->cache & 0xffff;
 	no->parent = q->parent;
-	no->key = q->key;
-	no->nr_tokens = q->nr_tokens & 0x7fffff;
+	no->key = q->key & 0xffffff;
+	no->prio = 1;
+	no->nr_tokens = q->nr_tokens & 0x1ffff;
 	no->depth = q->parent ? node_at(mm, q->parent)->depth + 1 : 0;
 	no->tokens = unit;
 	memcpy(node_tokens(mm, n), q->tokens, q->nr_tokens * sizeof(*q->tokens));
 	tree_insert(mm, q, n);
+	workingset_create(mm, n);
 	c->nr_nodes++;
 	c->cached_tokens += q->nr_tokens;
 	node_pin(mm, n);
@@ -201,12 +204,16 @@ static void destroy_one(struct mm *mm, uint32_t n)
 	struct cache *c = cache_at(mm, no->cache);
 
 	MM_ASSERT(!no->pins && !no->children);
-	lru_del(mm, n);
+	policy_del(mm, n);
+	if (has_frame(no))
+		workingset_evict(mm, n);
 	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 		if (no->loc[g])
 			frame_out(mm, n, g);
 	park_move_up(mm, n);
 	tree_remove(mm, n);
+	if (no->parent && !node_at(mm, no->parent)->children && !node_at(mm, no->parent)->pins)
+		policy_leaf(mm, no->parent);
 	buddy_free(mm, &mm->token_buddy, no->tokens, node_units(no->nr_tokens));
 	c->nr_nodes--;
 	c->cached_tokens -= no->nr_tokens;
@@ -242,7 +249,7 @@ void node_set_loc(struct mm *mm, uint32_t n, uint32_t group, uint32_t f)
 void node_strip(struct mm *mm, uint32_t n, uint32_t group)
 {
 	struct node *no = node_at(mm, n);
-	uint32_t f = no->loc[group], home = lru_home(mm, n), next;
+	uint32_t f = no->loc[group], home = policy_home(mm, n), next;
 
 	MM_ASSERT(!no->pins || frame_at(mm, f)->state == FRAME_COLD);
 	if (no->pins) {
@@ -250,13 +257,13 @@ void node_strip(struct mm *mm, uint32_t n, uint32_t group)
 		return;
 	}
 	no->loc[group] = NIL;
-	next = lru_home(mm, n);
+	next = policy_home(mm, n);
 	no->loc[group] = f;
 	if (next != home)
-		lru_del(mm, n);
+		policy_del(mm, n);
 	frame_out(mm, n, group);
 	if (next != home)
-		lru_add_cold(mm, n);
+		policy_add_cold(mm, n);
 	if (!next && !no->children)
 		node_destroy(mm, n);
 }
@@ -311,7 +318,8 @@ void node_pin(struct mm *mm, uint32_t n)
 	while (n && !node_at(mm, n)->pins++) {
 		struct node *no = node_at(mm, n);
 
-		lru_del(mm, n);
+		policy_del(mm, n);
+		workingset_use(mm, n);
 		count_pinned(mm, n, 1);
 		key_pin(mm, no->key);
 		n = no->parent;
@@ -320,7 +328,10 @@ void node_pin(struct mm *mm, uint32_t n)
 
 void node_unpin(struct mm *mm, uint32_t n)
 {
-	mm->clock++;
+	uint64_t now = policy_clock(mm);
+	bool tail = true;
+
+	mm->clock = now > mm->clock ? now : mm->clock + 1;
 	while (n) {
 		struct node *no = node_at(mm, n);
 		uint32_t parent;
@@ -328,11 +339,12 @@ void node_unpin(struct mm *mm, uint32_t n)
 		MM_ASSERT(no->pins);
 		if (--no->pins)
 			return;
-		no->age = mm->clock;
+		no->age = mm->clock & ((1ull << 48) - 1);
 		count_pinned(mm, n, -1u);
 		key_unpin(mm, no->key);
 		parent = no->parent;
-		lru_add_hot(mm, n);
+		policy_add_hot(mm, n, tail);
+		tail = false;
 		/* Its frames may all have gone cold and been taken while it was pinned. */
 		if (!no->children && !has_frame(no))
 			destroy_one(mm, n);
