@@ -23,6 +23,7 @@
 #include "extent.h"
 #include "frame.h"
 #include "mm.h"
+#include "policy.h"
 #include "pool.h"
 
 #define SLAB_EMPTY	0u
@@ -55,7 +56,7 @@ struct bind {
 	bool on_trim, on_wake;
 	uint32_t wake;			/* groups whose waiters are to be tried again */
 	uint32_t nr_extents;		/* CREATING and LIVE */
-	struct list lru;		/* unpinned nodes homed here, coldest at the head */
+	struct policy_bind policy;	/* unpinned nodes homed here */
 	struct slab slab[MM_MAX_GROUPS];
 };
 
