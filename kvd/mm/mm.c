@@ -174,14 +174,14 @@ static const struct {
 	enum array_use array;
 	bool asks;			/* an engine that does it is not idle */
 } ops[MM_NR_OPS] = {
-	[MM_ENGINE_ATTACH] = { engine_op_attach, NO_ARRAY },
-	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY },
-	[MM_FENCE] = { engine_op_fence, NO_ARRAY },
-	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY },
+	[MM_ENGINE_ATTACH] = { engine_op_attach, NO_ARRAY, false },
+	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY, false },
+	[MM_FENCE] = { engine_op_fence, NO_ARRAY, false },
+	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY, false },
 	[MM_CACHE_OPEN] = { cache_op_open, GEOM_ARRAY, true },
-	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY },
-	[MM_IMPORT] = { import_op_import, NO_ARRAY },
-	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY },
+	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY, false },
+	[MM_IMPORT] = { import_op_import, NO_ARRAY, false },
+	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY, false },
 	[MM_ALLOC] = { pending_op_alloc, ONE_BATCH, true },
 	[MM_FREE] = { slab_op_free, NO_ARRAY, true },
 	[MM_LOOKUP] = { lookup_op, ALL_GROUPS, true },
@@ -193,12 +193,12 @@ static const struct {
 	[MM_UNPARK] = { park_op_unpark, NO_ARRAY, true },
 	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY, true },
 	[MM_RESERVE] = { admit_op_reserve, NO_ARRAY, true },
-	[MM_EVENTS] = { event_op_events, EVENT_ARRAY },
-	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
-	[MM_VACATE_ACK] = { compact_op_vacate_ack, NO_ARRAY },
-	[MM_STAT] = { engine_op_stat, NO_ARRAY },
-	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY },
-	[MM_HINT] = { lease_op_hint, NO_ARRAY },
+	[MM_EVENTS] = { event_op_events, EVENT_ARRAY, false },
+	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY, false },
+	[MM_VACATE_ACK] = { compact_op_vacate_ack, NO_ARRAY, false },
+	[MM_STAT] = { engine_op_stat, NO_ARRAY, false },
+	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY, false },
+	[MM_HINT] = { lease_op_hint, NO_ARRAY, true },
 };
 
 static uint32_t worst_words(const struct mm *mm, enum array_use use)

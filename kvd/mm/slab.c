@@ -11,22 +11,6 @@ uint32_t slab_bucket(const struct mm *mm, uint32_t ext)
 	return slab_bucket_of(extent_at(mm, ext));
 }
 
-void slab_count(struct slab *s, struct extent *x, enum frame_state state, uint32_t by)
-{
-	x->nr[state] += by;
-	s->nr[state] += by;
-	if (x->draining)
-		s->off[state] += by;
-}
-
-void slab_count_pinned(struct slab *s, struct extent *x, uint32_t by)
-{
-	x->nr_pinned += by;
-	s->nr_pinned += by;
-	if (x->draining)
-		s->off_pinned += by;
-}
-
 static void bucket_in(struct mm *mm, uint32_t ext, uint32_t bucket)
 {
 	struct extent *x = extent_at(mm, ext);

@@ -114,8 +114,23 @@ static inline uint32_t slab_ready(const struct slab *s)
 	return slab_free(s) + s->nr[FRAME_COLD] - s->off[FRAME_COLD];
 }
 
-void slab_count(struct slab *, struct extent *, enum frame_state, uint32_t by);
-void slab_count_pinned(struct slab *, struct extent *, uint32_t by);
+/* by more frames of a state; of pinned ones. */
+static inline void slab_count(struct slab *s, struct extent *x, enum frame_state state, uint32_t by)
+{
+	x->nr[state] += by;
+	s->nr[state] += by;
+	if (x->draining)
+		s->off[state] += by;
+}
+
+static inline void slab_count_pinned(struct slab *s, struct extent *x, uint32_t by)
+{
+	x->nr_pinned += by;
+	s->nr_pinned += by;
+	if (x->draining)
+		s->off_pinned += by;
+}
+
 void slab_set_draining(struct mm *, uint32_t ext, bool draining);
 
 int slab_op_free(struct mm *, const struct mm_request *, struct mm_reply *);
