@@ -135,14 +135,12 @@ int compact_complete(struct mm *mm, uint64_t id, int result)
 	return 0;
 }
 
-/* ---- drains -------------------------------------------------------------------------------- */
-
-static uint64_t backoff_ns(const struct mm *mm, const struct extent *x)
+static uint64_t rest_ns(const struct mm *mm)
 {
-	uint64_t ns = mm->cfg.answer_ns > COMPACT_REST_NS ? mm->cfg.answer_ns : COMPACT_REST_NS;
-
-	return ns << x->drain_fails;
+	return mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
 }
+
+/* ---- drains -------------------------------------------------------------------------------- */
 
 static void ask(struct mm *mm, uint32_t ext)
 {
@@ -186,7 +184,6 @@ static bool drainable(const struct mm *mm, const struct extent *x)
 bool compact_drain(struct mm *mm, uint32_t ext, uint32_t flags)
 {
 	struct extent *x = extent_at(mm, ext);
-	uint64_t ns = mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
 
 	if (mm->draining.nr == COMPACT_DRAINS || !drainable(mm, x))
 		return false;
@@ -194,7 +191,7 @@ bool compact_drain(struct mm *mm, uint32_t ext, uint32_t flags)
 	x->drain_flags = (uint8_t)(flags & (DRAIN_EVICT | DRAIN_STICKY));
 	x->drain_seq = ++mm->compact.drain_seq;
 	x->drain_slot = 0;
-	x->drain_ns = mm->now_ns + ns;
+	x->drain_ns = mm->now_ns + rest_ns(mm);
 	slab_set_draining(mm, ext, true);
 	return true;
 }
@@ -206,7 +203,7 @@ void compact_end(struct mm *mm, uint32_t ext)
 	if (!x->draining)
 		return;
 	drain_list_del(mm, &mm->draining, ext);
-	x->drain_ns = mm->now_ns + backoff_ns(mm, x);
+	x->drain_ns = mm->now_ns + (rest_ns(mm) << x->drain_fails);
 	x->drain_fails += x->drain_fails < MAX_FAILS;
 	slab_set_draining(mm, ext, false);
 	pending_wake(mm, x->bind, x->group);
@@ -355,7 +352,7 @@ static void look_for_room(struct mm *mm, uint32_t *budget)
 		c->at = pool_next(mm, &mm->binds, c->at);
 		if (!c->at) {
 			c->want = 0;
-			c->pack_ns = mm->now_ns + COMPACT_REST_NS;
+			c->pack_ns = mm->now_ns + rest_ns(mm);
 			return;
 		}
 		b = bind_at(mm, c->at);
@@ -396,7 +393,9 @@ static uint32_t nr_kept(const struct mm *mm, const struct slab *s, uint32_t *bud
 
 static void pack_engine(struct mm *mm, uint32_t engine, uint32_t *budget)
 {
-	for (uint32_t b = engine_at(mm, engine)->binds.head; b; b = bind_at(mm, b)->engine_link.next)
+	uint32_t b = engine_at(mm, engine)->binds.head;
+
+	for (; b; b = bind_at(mm, b)->engine_link.next)
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
 			const struct slab *s = &bind_at(mm, b)->slab[g];
 			uint32_t order = cache_at(mm, bind_at(mm, b)->cache)->order[g];

@@ -32,7 +32,7 @@
 
 #define COMPACT_MOVES	64u
 #define COMPACT_DRAINS	64u
-#define COMPACT_REST_NS	1000000000ull	/* between two looks for room, and the first backoff */
+#define COMPACT_REST_NS	1000000000ull	/* stands for answer_ns where that is 0 */
 
 enum {
 	DRAIN_EVICT = 1,	/* cached pages are not worth moving */

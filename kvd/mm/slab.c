@@ -152,7 +152,7 @@ static bool maps(const struct mm *mm, uint32_t engine, uint32_t ext)
 	return m != NIL;
 }
 
-/* Not one being emptied, nor an extent that the adopter's processes map already, for they can only read it; and not one
+/* Not one being emptied, nor one that the adopter's processes map already, for they can only read it; and not one
  * that its last writer, having closed the cache, still can write to. */
 bool slab_adoptable(const struct mm *mm, uint32_t bind, uint32_t ext)
 {

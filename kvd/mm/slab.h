@@ -4,12 +4,12 @@
  * Model:      bind (engine, cache)        bucket: 0 wholly empty
  *               slab[group]                       1..8 by used eighths, fullest taken from first
  *                 bucket[] -> extents             9 no FREE frame
- *                 cold     -> extents            10 still being created   11 draining (compact.h)
+ *                 cold     -> extents            10 still being created, 11 draining (compact.h)
  *             A bind without an engine holds what a dead engine left in a shared cache: orphans,
  *             which another engine of the cache adopts extent by extent.
  * Invariants: nr[] and nr_pinned are the sums over the LIVE extents, off[] and off_pinned the part
- *             of those draining; mask has a bit for each non-empty bucket; a living engine keeps at most one empty extent a group once nothing
- *             waits for pages, an orphaned bind none.
+ *             of those draining; mask has a bit for each non-empty bucket; a living engine keeps at
+ *             most one empty extent a group once nothing waits for pages, an orphaned bind none.
  * Cost:       O(1) a page granted or freed.
  * Limits:     binds: one for each (engine, cache), at most 4 * (max_engines + max_caches).
  * See:        frame.h, pending.h (who decides), tests/unit/mm/page_test.c

@@ -54,6 +54,13 @@ static void on_notify(void *ctx, uint32_t member)
 	sessions_notify(s->sessions, member);
 }
 
+static void on_kill(void *ctx, uint32_t engine)
+{
+	struct server *s = ctx;
+
+	sessions_kill(s->sessions, engine);
+}
+
 static void device_ready(void *ctx, int res, const struct loop_msg *msg)
 {
 	struct server *s = ctx;
@@ -109,7 +116,8 @@ static void check_descriptors(const struct server *s)
 
 static int create_exec(struct server *s, char *err, size_t err_len)
 {
-	static const struct exec_ops ops = { .reply = on_reply, .notify = on_notify };
+	static const struct exec_ops ops = { .reply = on_reply, .notify = on_notify,
+					     .kill = on_kill };
 	struct dev *devs[MM_MAX_DEVICES];
 	uint64_t bytes[MM_MAX_DEVICES];
 	uint32_t n = s->control.nr_devices;

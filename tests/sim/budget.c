@@ -107,7 +107,8 @@ enum expect expect_tenant_set(struct sim *s, const struct call *c)
 	const struct mm_request *r = &c->req;
 	const struct mm_limits *l = &r->tenant.limits;
 
-	if (l->min_bytes > l->low_bytes || l->high_bytes > l->max_bytes ||
+	if ((l->low_bytes && l->min_bytes > l->low_bytes) ||
+	    (l->high_bytes != MM_NO_LIMIT && l->high_bytes > l->max_bytes) ||
 	    r->tenant.oom_action > MM_OOM_KILL ||
 	    (r->tenant.device >= s->cfg.nr_devices && r->tenant.device != MM_ALL_DEVICES))
 		return EXPECT_FAIL;

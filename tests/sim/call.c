@@ -179,6 +179,10 @@ static void take_reply(struct sim *s, const struct mm_reply *reply)
 			c = &s->call[i];
 	if (s->opt->verbose)
 		say_reply(s, &r, nr);
+	for (uint64_t i = 0; i < nr && r.op != MM_ALLOC; i++)
+		model_name(s, r.pages[i]);
+	for (uint32_t g = 0; g < r.nr_groups && !r.result && r.tail_tokens && !r.tail_adopted; g++)
+		model_name(s, r.tail_pages[g]);
 	if (c && s->canary) {
 		if (canary_swallow(s, c, &r))
 			return;

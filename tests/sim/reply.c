@@ -74,6 +74,17 @@ static void check_really_full(struct sim *s, const struct call *c, const struct 
 		SIM_CHECK(s, r->op == MM_ENGINE_ATTACH, "op %d needs no engine", r->op);
 }
 
+/* Pages on their way here take room too. */
+static uint32_t moving_to(struct sim *s, uint32_t extent)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < s->nr_todo; i++)
+		nr += s->todo[i].effect.kind == MM_EFFECT_MOVE &&
+		      s->todo[i].effect.to_extent == extent;
+	return nr;
+}
+
 /* Frames that nobody uses in extents this engine surely still writes. */
 static uint32_t free_slots(struct sim *s, uint32_t engine, uint32_t cache, uint32_t group)
 {
@@ -94,7 +105,7 @@ static uint32_t free_slots(struct sim *s, uint32_t engine, uint32_t cache, uint3
 			nr += clean && (!x->frame[f].page || p->state == PAGE_GONE);
 		}
 		if (held)
-			total += nr;
+			total += nr - (nr < moving_to(s, i) ? nr : moving_to(s, i));
 	}
 	return total;
 }
@@ -514,6 +525,21 @@ static void ok_reserve(struct sim *s, struct call *c, const struct mm_reply *r)
 	e->reserved_for[what][d] = c->req.reserve.bytes;
 }
 
+/* Its engine holds a page there, and it is the one who decides. */
+static void check_vacate(struct sim *s, const struct call *c, const struct mm_event *ev)
+{
+	struct member *m = model_member(s, c->req.member);
+	const struct engine *e = &s->engine[m->engine];
+	bool holds = false;
+
+	for (uint32_t i = 0; i < e->nr_held; i++)
+		holds |= mm_page_extent(s->page[e->held[i]].id) == ev->extent;
+	SIM_CHECK(s, holds && e->member[0] == (uint32_t)(m - s->member) && ev->seq,
+		  "member %u is to leave extent %u where it holds nothing", c->req.member,
+		  ev->extent);
+	SIM_CHECK(s, ev->deadline_ns, "vacate without a deadline");
+}
+
 static void ok_events(struct sim *s, struct call *c, const struct mm_reply *r)
 {
 	uint32_t m = (uint32_t)(model_member(s, c->req.member) - s->member);
@@ -523,6 +549,8 @@ static void ok_events(struct sim *s, struct call *c, const struct mm_reply *r)
 		bool mapped = false;
 
 		s->sum.events++;
+		if (ev->kind == MM_EVENT_VACATE)
+			check_vacate(s, c, ev);
 		if (ev->kind != MM_EVENT_RETIRE)
 			continue;
 		for (uint32_t j = 0; j < model_extent(s, ev->extent)->nr_imports; j++)

@@ -71,6 +71,7 @@ struct page {			/* one grant of one frame, kept for the whole run */
 	uint32_t engine;	/* HELD, QUARANTINED: whose */
 	uint32_t pos;		/* HELD: index in the engine's list */
 	uint32_t node;		/* CACHED: the content */
+	bool unnamed;		/* moved here: its generation is not known yet, id has 0 */
 };
 
 struct frame {
@@ -140,7 +141,7 @@ struct cache {
 struct member {
 	uint32_t id, engine;
 	bool alive, notified;
-	bool lazy;		/* answers RETIRE late or never */
+	bool lazy;		/* answers RETIRE and VACATE late or never */
 };
 
 struct engine {
@@ -206,6 +207,7 @@ struct call {
 struct todo {			/* an effect mm waits for */
 	struct mm_effect effect;
 	uint64_t due_step;
+	uint32_t page;		/* MOVE: what stood at its source */
 };
 
 struct totals {			/* to hold against mm_vmstat */
@@ -217,6 +219,7 @@ struct totals {			/* to hold against mm_vmstat */
 	uint64_t deferred, events, failed_creates, short_hits, orphans;
 	uint64_t promised, redeemed;
 	uint64_t failed_destroys, failed_scrubs, reads, scribbles, jumps, backward;
+	uint64_t moves, moved, failed_moves, vacates, vacated;
 };
 
 enum sim_op {
@@ -233,7 +236,7 @@ enum sim_op {
 	X(DROP_HEAD) X(RESERVE) X(HOSTILE) X(KEYS) X(ADOPT) X(PARTIAL) X(HYBRID) X(SHARDS) \
 	X(PRIVATE) X(DEADLINE) X(LAZY) X(SLOW) X(HOLD) X(FAIL_CREATE) X(FAIL_DESTROY) \
 	X(FAIL_SCRUB) X(JUMP) X(BACKWARD) X(SCRUB) X(SMALL) \
-	X(LIMITS) X(PROMISE)
+	X(LIMITS) X(PROMISE) X(FAIL_MOVE)
 
 enum sim_feature {
 #define X(name) FEAT_##name,
@@ -257,7 +260,7 @@ enum canary {
 	CANARY_ACCEPT, CANARY_CREATE_BIG, CANARY_CREATE_TWICE, CANARY_DESTROY_LIVE,
 	CANARY_SCRUB_LIVE, CANARY_LOST_DESTROY, CANARY_MEMINFO, CANARY_VMSTAT, CANARY_ENGINE_INFO,
 	CANARY_DIRTY_CREATE, CANARY_OVERWRITE, CANARY_STALE_ZEROS, CANARY_LOST_SCRUB,
-	CANARY_CHARGE, CANARY_OVER_MAX, CANARY_PROMISED,
+	CANARY_CHARGE, CANARY_OVER_MAX, CANARY_PROMISED, CANARY_BAD_COPY,
 	CANARY_NR,
 };
 
@@ -279,7 +282,7 @@ struct world {			/* what the seed drew */
 	uint32_t fail_create_permille, fail_destroy_permille, fail_scrub_permille;
 	uint32_t jump_permille, backward_permille, private_percent, deadline_percent;
 	uint32_t unlimited_percent, promise_percent;
-	uint32_t max_delay_steps, max_engines, max_held;
+	uint32_t max_delay_steps, max_engines, max_held, fail_move_permille;
 	uint32_t adopt_percent, partial_percent, key_percent;
 	uint64_t max_step_ns;
 	struct seq doc[SIM_DOCS];
@@ -366,6 +369,8 @@ void world_extend(struct sim *, struct seq *, uint32_t nr_tokens);
 
 /* model.c: the tables and their primitive steps */
 struct page *model_page(struct sim *, uint64_t id);	/* NULL: never granted */
+void model_moved(struct sim *, const struct mm_effect *, uint32_t page);
+void model_name(struct sim *, uint64_t id);		/* perhaps of a page that was moved */
 struct engine *model_engine(struct sim *, uint32_t id);	/* NULL: none alive */
 struct member *model_member(struct sim *, uint32_t id);
 struct cache *model_cache(struct sim *, uint32_t id);
@@ -428,6 +433,7 @@ void commit_check(struct sim *, const struct call *, const struct mm_reply *);
 /* memory.c: the bytes of the devices */
 void memory_create(struct sim *, struct shard *);
 void memory_drop(struct shard *);
+void memory_move(struct sim *, const struct mm_effect *, int result);
 void memory_scrub(struct sim *, const struct mm_effect *);
 void memory_granted(struct sim *, const struct page *, uint32_t engine);  /* it writes there now */
 void memory_publish(struct sim *, const struct page *, uint32_t node);	/* it had written content */

@@ -123,6 +123,8 @@ static void draw_config(struct sim *s)
 			c->device[d].extent_bytes * rng_range(s, 3, 24) + 4096ull * rng_below(s, 3);
 		c->device[d].scrub = rng_percent(s, 60) && world_has(s, FEAT_SCRUB);
 	}
+	c->answer_ns = rng_percent(s, 20) ? 0 : 1000ull * rng_range(s, 1, 2000);
+	c->idle_ns = rng_percent(s, 40) ? 0 : 1000ull * rng_range(s, 1, 500);
 	c->max_tenants = rng_range(s, 2, 6);
 	c->max_engines = rng_range(s, 2, 10);
 	c->max_members = c->max_engines + rng_below(s, 12);
@@ -180,6 +182,7 @@ static void draw_faults(struct sim *s)
 	w->fail_create_permille = draw(s, FEAT_FAIL_CREATE, 10, 300);
 	w->fail_destroy_permille = draw(s, FEAT_FAIL_DESTROY, 10, 500);
 	w->fail_scrub_permille = draw(s, FEAT_FAIL_SCRUB, 10, 500);
+	w->fail_move_permille = draw(s, FEAT_FAIL_MOVE, 10, 500);
 	w->jump_permille = draw(s, FEAT_JUMP, 1, 20);
 	w->backward_permille = draw(s, FEAT_BACKWARD, 10, 500);
 	w->max_delay_steps = delays[rng_below(s, 5)];
