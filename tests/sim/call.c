@@ -111,7 +111,8 @@ int call_submit(struct sim *s, struct call *c)
 	c->evicts_before = s->evicts;
 	cookie = r->cookie = ++s->next_cookie;
 	/* What is due by now is done in any call, whatever becomes of the request. */
-	c->have_before = (c->expect == EXPECT_FAIL || rng_below(s, 16) == 0) &&
+	c->have_before = (c->expect == EXPECT_FAIL ||
+			  rng_below(s, r->op == MM_COMMIT ? 4 : 16) == 0) &&
 			 mm_next_deadline(s->mm) > s->now_ns;
 	if (s->opt->verbose)
 		say_request(s, c);
