@@ -27,10 +27,13 @@
 #include "memcg.h"
 #include "mm.h"
 #include "node.h"
+#include "oom.h"
 #include "park.h"
 #include "pending.h"
 #include "pool.h"
+#include "psi.h"
 #include "reply.h"
+#include "shrink.h"
 #include "slab.h"
 
 #define MM_MAGIC	0x6d6d76643030316bull
@@ -46,6 +49,7 @@ struct device {
 	uint64_t extent_bytes, reserved_bytes;
 	uint64_t promised_bytes;	/* and not taken yet: admit.h */
 	uint64_t leaving_bytes;		/* of extents RETIRING or DESTROYING */
+	uint64_t draining_bytes;	/* of extents that are being emptied */
 };
 
 struct mm {
@@ -59,6 +63,8 @@ struct mm {
 	uint32_t fx_seq, pressure_seq;
 	struct pending_queue queue;
 	struct compact compact;
+	struct shrink shrink;
+	uint32_t nr_kills;		/* engines to be killed that nobody was told of */
 	bool dirty;			/* room in the pool changed: those who wait for it */
 	bool more;			/* work is left for mm_tick */
 	bool retry;			/* effects failed that mm_tick issues again */
@@ -68,9 +74,12 @@ struct mm {
 	struct pool pendings;
 	struct buddy frame_buddy, token_buddy;
 	struct list takeable, retiring, draining, fx, notify, trim, waiting, wake;
+	struct list recent;		/* engines that work and do not wait, psi.h */
 	uint32_t nr_pinned_nodes, nr_pinned_units, nr_idle_keys;	/* idle: no pinned node */
 	uint32_t nr_leaving;		/* extents RETIRING or DESTROYING */
 	struct mm_vmstat vmstat;
+	struct psi psi;
+	struct oom oom;
 	struct reply_queue replies;
 };
 
@@ -140,5 +149,6 @@ LIST_DEFINE(park_list, park_at, engine_link)
 LIST_DEFINE(pending_list, pending_at, link)
 LIST_DEFINE(waiter_list, pending_at, slab_link)
 LIST_DEFINE(wake_list, bind_at, wake_link)
+LIST_DEFINE(recent_list, engine_at, recent_link)
 
 #endif

@@ -80,7 +80,7 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 		h = add_bytes(h, e->reserved_for, sizeof(e->reserved_for));
 		h = add(h, (uint64_t)e->pressure.seq << 32 | e->pressure.acked);
 		h = add_fair(&e->fair, h);
-		h = add(h, e->packed);
+		h = add(h, (uint64_t)e->kill << 1 | e->packed);
 	}
 	for (uint32_t i = pool_next(mm, &mm->members, 0); i; i = pool_next(mm, &mm->members, i))
 		h = add(h, (uint64_t)pool_id(mm, &mm->members, i) << 32 |
@@ -132,6 +132,9 @@ static uint64_t add_queues(const struct mm *mm, uint64_t h)
 		h = add(h, (uint64_t)mv->seq << 32 | mv->todo << 17 | mv->busy << 1 | mv->failed);
 	}
 	h = add(h, (uint64_t)mm->compact.want << 32 | mm->compact.at);
+	h = add(h, (uint64_t)mm->compact.fill << 32 | mm->shrink.filling << 2 |
+		   mm->shrink.kick << 1 | mm->shrink.hungry);
+	h = add(h, mm->shrink.next_ns);
 	h = add_list(add(h, mm->compact.pack_ns), &mm->draining);
 	return add_list(h, &mm->fx);
 }

@@ -58,6 +58,7 @@ void memcg_charge(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t byte
 	if (!was_over && t->charge[device] > t->limit[device].high_bytes)
 		memcg_event(mm, tenant, MM_MEMCG_HIGH);
 	mm->device[device].extent_bytes += bytes;
+	shrink_charged(mm, tenant, device);
 }
 
 void memcg_uncharge(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t bytes)
@@ -68,6 +69,7 @@ void memcg_uncharge(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t by
 
 void memcg_leave(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t bytes)
 {
+	mm->shrink.kick = mm->shrink.kick || tenant_at(mm, tenant)->ask_ns;
 	tenant_at(mm, tenant)->leaving[device] += bytes;
 	mm->device[device].leaving_bytes += bytes;
 }
@@ -220,5 +222,6 @@ int memcg_op_set(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp
 	set_configured(mm, tenant);
 	tenant_put(mm, tenant);
 	mm->dirty = true;	/* somebody may have waited for a higher max */
+	mm->shrink.kick = true;
 	return 0;
 }

@@ -152,7 +152,7 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
 	mm->queue.due_ns = UINT64_MAX;
 	mm->queue.pass = 1;
-	mm->compact.idle_ns = UINT64_MAX;
+	mm->compact.idle_ns = mm->shrink.next_ns = UINT64_MAX;
 	*mmp = mm;
 	return 0;
 }
@@ -212,6 +212,7 @@ static void begin(struct mm *mm, uint64_t now_ns)
 {
 	if (now_ns > mm->now_ns)
 		mm->now_ns = now_ns;
+	psi_advance(mm);
 	reply_begin(mm);
 }
 
@@ -229,6 +230,14 @@ static void settle(struct mm *mm)
 		pending_run(mm);
 		slab_trim(mm);
 	} while ((mm->dirty || mm->wake.head) && mm->waiting.head && !mm->more);
+}
+
+static void asked(struct mm *mm, uint32_t id)
+{
+	uint32_t engine = pool_find(mm, &mm->engines, id);
+
+	if (engine)
+		psi_touch(mm, engine);
 }
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
@@ -254,6 +263,7 @@ int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 		compact_seen(mm, rq->engine);
 	if (rp->result != REPLY_LATER)
 		reply_done(mm, rp);
+	asked(mm, rq->engine);
 	settle(mm);
 	return 0;
 }
@@ -276,6 +286,7 @@ void mm_tick(struct mm *mm, uint64_t now_ns, unsigned int budget)
 	mm->more = false;
 	mm->dirty = true;
 	extent_retry(mm);
+	shrink_tick(mm, &budget);
 	compact_tick(mm, &budget);
 	settle(mm);
 }
@@ -288,6 +299,8 @@ uint64_t mm_next_deadline(const struct mm *mm)
 		return mm->now_ns;
 	if (background < next)
 		next = background;
+	if (shrink_next_deadline(mm) < next)
+		next = shrink_next_deadline(mm);
 	if (mm->retry && mm->retry_ns < next)
 		next = mm->retry_ns;
 	return next;
@@ -296,5 +309,5 @@ uint64_t mm_next_deadline(const struct mm *mm)
 bool mm_next_effect(struct mm *mm, struct mm_effect *fx)
 {
 	return extent_next_effect(mm, fx) || compact_next_effect(mm, fx) ||
-	       event_next_effect(mm, fx);
+	       event_next_effect(mm, fx) || engine_next_effect(mm, fx);
 }

@@ -177,7 +177,7 @@ uint32_t node_create(struct mm *mm, const struct node_query *q, uint32_t unit)
 	no->cache = q->cache;
 	no->parent = q->parent;
 	no->key = q->key;
-	no->nr_tokens = q->nr_tokens & 0x7fffff;
+	no->nr_tokens = q->nr_tokens & 0x3fffff;
 	no->depth = q->parent ? node_at(mm, q->parent)->depth + 1 : 0;
 	no->tokens = unit;
 	memcpy(node_tokens(mm, n), q->tokens, q->nr_tokens * sizeof(*q->tokens));

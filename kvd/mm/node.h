@@ -28,7 +28,8 @@
 
 struct node {
 	uint32_t parent;				/* pool: next free */
-	uint32_t live : 1, dropped : 8, nr_tokens : 23;	/* live: pool's */
+	/* live: pool's; parked: perhaps a parked sequence needs it (park.h) */
+	uint32_t live : 1, dropped : 8, parked : 1, nr_tokens : 22;
 	uint32_t left, right, children;
 	uint32_t key, tokens;	/* tokens: first unit in the arena */
 	uint32_t pins, need;

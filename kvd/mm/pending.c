@@ -84,13 +84,19 @@ static bool press(struct mm *mm, struct want *w, uint32_t nr_extents)
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t me = bind_at(mm, w->bind)->engine;
 	uint64_t bytes = 0;
-	bool others = false;
+	bool others = false, own = true;	/* the tenant's max alone stands in the way */
 
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		own = own && !admit_short(mm, w->bind, w->group, d, nr_extents);
+	own = own && mm->extents.max - mm->extents.nr_used + mm->nr_leaving >= nr_extents &&
+	      buddy_fits(&mm->frame_buddy, c->order[w->group]);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		bytes += c->need[w->group][d] * nr_extents;
 	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
 		if (e == me || (w->own && engine_at(mm, e)->tenant != c->tenant) ||
 		    !holds_on(mm, e, c->device_mask))
+			continue;
+		if (own && engine_at(mm, e)->tenant != c->tenant)
 			continue;
 		others = true;
 		if (!w->pressed && !engine_at(mm, e)->fenced)
@@ -248,7 +254,12 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 				w->own_barred || at_max(mm, w, extents, rp) };
 	bool coming;
 
-	if (!w->may_wait || w->deadline_ns <= mm->now_ns || w->create_error)
+	if (!w->may_wait || w->create_error)
+		return REFUSED;
+	/* Who cannot wait comes again, perhaps: the room is on its way by then. */
+	if (!w->deadline_ns && !w->barred)
+		reclaim_extents(mm, &take, extents);
+	if (w->deadline_ns <= mm->now_ns)
 		return REFUSED;
 	w->own = take.own ? c->device_mask : 0;
 	w->bars = take.own ? 0 : c->device_mask;
@@ -343,13 +354,12 @@ static int share_full(const struct mm *mm, uint32_t engine, struct mm_reply *rp)
 			      pool_free(&mm->pendings));
 }
 
-static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
+static void say_why(const struct mm *mm, const struct want *w, struct mm_reply *rp)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t short_of = extents_for(w->nr, c, w->group);
 	bool room;
 
-	mm->vmstat.alloc_fail++;
 	if (w->create_error) {
 		rp->result = reply_error(rp, w->create_error == -ENOMEM ? -ENOMEM : -EIO,
 					 MM_POOL_FULL, 0, 0);
@@ -366,6 +376,16 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 		rp->result = share_full(mm, bind_at(mm, w->bind)->engine, rp);
 	else if (w->deadline_ns && w->deadline_ns <= mm->now_ns)
 		rp->reason = MM_TIMED_OUT;
+}
+
+static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
+{
+	struct oom_ask ask = { w->bind, w->group, w->nr, rp };
+
+	say_why(mm, w, rp);
+	mm->vmstat.alloc_fail++;
+	if (w->deadline_ns && rp->result != -EIO)
+		oom_refused(mm, &ask);
 }
 
 /* ---- who bars whom, and until when --------------------------------------------------------- */
@@ -475,7 +495,8 @@ static void enqueue(struct mm *mm, const struct want *w, const struct mm_request
 	pe->pressed = w->pressed;
 	pe->seq = ++mm->queue.last_seq;
 	slab(mm, w)->pend_pages += w->nr;
-	engine_at(mm, pe->engine)->nr_pending++;
+	if (!engine_at(mm, pe->engine)->nr_pending++)
+		psi_stall(mm, pe->engine);
 	fair_enter(mm, pe->engine, &base, bytes_of(mm, w));
 	pending_list_add_tail(mm, &mm->waiting, p);
 	waiter_list_add_tail(mm, &slab(mm, w)->waiters, p);
@@ -493,7 +514,8 @@ static void dequeue(struct mm *mm, uint32_t p)
 		s->wake_at = pe->slab_link.next;
 	waiter_list_del(mm, &s->waiters, p);
 	s->pend_pages -= pe->nr_pages;
-	engine_at(mm, pe->engine)->nr_pending--;
+	if (!--engine_at(mm, pe->engine)->nr_pending)
+		psi_resume(mm, pe->engine);
 	fair_leave(mm, pe->engine);
 	slab_trim_soon(mm, pe->bind);
 	pending_list_del(mm, &mm->waiting, p);

@@ -152,8 +152,8 @@ static bool maps(const struct mm *mm, uint32_t engine, uint32_t ext)
 	return m != NIL;
 }
 
-/* Not one being emptied, nor one that the adopter's processes map already, for they can only read it; and not one
- * that its last writer, having closed the cache, still can write to. */
+/* Not one being emptied; not one that the adopter's processes map already, for they can only read
+ * it; and not one that its last writer, having closed the cache, still can write to. */
 bool slab_adoptable(const struct mm *mm, uint32_t bind, uint32_t ext)
 {
 	const struct extent *x = extent_at(mm, ext);

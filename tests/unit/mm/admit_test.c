@@ -226,6 +226,50 @@ static void every_group_and_device_gets_its_part_of_a_promise(void **state)
 	assert_int_equal(mmt_alloc_until(&t, e1, c1, 1, 16, t.now + 1000), 0);
 }
 
+/* What the bind has counts towards its new promise, so taking it would not help. */
+static void own_extents_are_not_taken_for_ones_own_promise(void **state)
+{
+	(void)state;
+	assert_int_equal(mmt_open(&t, e1, &d1, &c1), 0);
+	assert_int_equal(mmt_unlease(&t, e1, mmt_chain(&t, e1, c1, 0, 48)), 0);
+	assert_int_equal(mmt_open_min(&t, e1, &d1, 72, &c1), -ENOMEM);
+	assert_int_equal(t.rp.a, EXTENTS(3));
+	assert_int_equal(t.rp.b, EXTENTS(2));
+	assert_int_equal(mmt_device_extents(&t, 0), 6);
+	assert_int_equal(mmt_open(&t, e2, &d2, &c2), 0);
+	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 16, t.now + 1000), 0);
+	assert_int_equal(mmt_open_min(&t, e1, &d1, 56, &c1), -ENOMEM);
+	assert_int_equal(mmt_open_min(&t, e1, &d1, 48, &c1), 0);
+	assert_int_equal(mmt_device_extents(&t, 0), 8);
+}
+
+/* Those who wait for the pool see nothing of it, so it cannot be their turn first. */
+static void promised_room_is_had_past_those_who_wait(void **state)
+{
+	uint64_t ids[8], first;
+
+	(void)state;
+	assert_int_equal(mmt_open_min(&t, e1, &d1, 32, &c1), 0);
+	assert_int_equal(mmt_open(&t, e2, &d2, &c2), 0);
+	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 32, t.now + 1000), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 8, ids), 0);
+	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 8, t.now + 100000), MMT_LATER);
+	first = t.cookie;
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 16, t.now + 1000), 0);
+	/* Also when it is leaving still. */
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 8, t.now + 1000), 0);
+	t.hold = true;
+	assert_int_equal(mmt_free(&t, e1, t.pages, 8), 0);
+	assert_int_equal(mmt_free(&t, e1, ids, 8), 0);
+	assert_int_equal(t.mm->nr_leaving, 1);
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 16, t.now + 1000), MMT_LATER);
+	t.hold = false;
+	mmt_run(&t);
+	assert_int_equal(t.nr_late, 1);
+	assert_int_equal(t.late.cookie, first + 5);
+	assert_int_equal(t.late.result, 0);
+}
+
 /* ---- reservations -------------------------------------------------------------------------- */
 
 static void reservations_are_absolute_and_apart_by_purpose(void **state)
@@ -415,6 +459,8 @@ int main(void)
 		TEST(the_extents_of_a_promise_are_not_taken),
 		TEST(a_failed_creation_leaves_the_promise_whole),
 		TEST(every_group_and_device_gets_its_part_of_a_promise),
+		TEST(own_extents_are_not_taken_for_ones_own_promise),
+		TEST(promised_room_is_had_past_those_who_wait),
 		TEST(reservations_are_absolute_and_apart_by_purpose),
 		TEST(a_reservation_waits_for_cached_pages_to_go),
 		TEST(held_pages_do_not_make_room_for_a_reservation),
