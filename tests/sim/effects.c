@@ -131,6 +131,18 @@ static uint32_t take_move(struct sim *s, const struct mm_effect *e)
 	return x->frame[e->slot].page;
 }
 
+static void take_kill(struct sim *s, const struct mm_effect *e)
+{
+	struct engine *g = model_engine(s, e->engine);
+
+	if (!g)
+		return; /* it died of itself meanwhile */
+	SIM_CHECK(s, g->fenced && !g->killed, "engine %u is to be killed, it is %s", g->id,
+		  g->killed ? "already" : "not fenced");
+	g->killed = true;
+	g->dies_step = s->step + rng_below(s, s->world.max_delay_steps + 1);
+}
+
 static void take_effect(struct sim *s, const struct mm_effect *e)
 {
 	uint32_t page = 0;
@@ -151,6 +163,9 @@ static void take_effect(struct sim *s, const struct mm_effect *e)
 		for (uint32_t i = 0; i < s->nr_members; i++)
 			if (s->member[i].id == e->member && s->member[i].alive)
 				s->member[i].notified = true;
+		return;
+	case MM_EFFECT_KILL:
+		take_kill(s, e);
 		return;
 	case MM_EFFECT_MOVE:
 		page = take_move(s, e);
