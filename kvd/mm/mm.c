@@ -110,7 +110,10 @@ static bool config_valid(const struct mm_config *c)
 	for (uint32_t d = 0; d < c->nr_devices; d++)
 		if (!between(c->device[d].pool_bytes, 1, 1ull << 62) ||
 		    !between(c->device[d].extent_bytes, 1, 1ull << 40) ||
-		    !between(c->device[d].extent_align, 1, 1ull << 40))
+		    !between(c->device[d].extent_align, 1, 1ull << 40) ||
+		    c->device[d].wmark_min_bytes > c->device[d].wmark_low_bytes ||
+		    c->device[d].wmark_low_bytes > c->device[d].wmark_high_bytes ||
+		    c->device[d].wmark_high_bytes > c->device[d].pool_bytes)
 			return false;
 	return between(c->max_tenants, 1, 65535) && between(c->max_engines, 1, 65535) &&
 	       between(c->max_members, 1, 65535) && between(c->max_caches, 1, 65535) &&

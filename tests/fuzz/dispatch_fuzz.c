@@ -336,7 +336,7 @@ static void on_notify(void *ctx, uint32_t member)
 		die("nobody was notified");
 }
 
-static const struct exec_ops callbacks = { on_reply, on_notify };
+static const struct exec_ops callbacks = { on_reply, on_notify, NULL };
 
 static void run(struct world *w)
 {
