@@ -111,7 +111,7 @@ static bool config_valid(const struct mm_config *c)
 		if (!between(c->device[d].pool_bytes, 1, 1ull << 62) ||
 		    !between(c->device[d].extent_bytes, 1, 1ull << 40) ||
 		    !between(c->device[d].extent_align, 1, 1ull << 40) ||
-		    c->device[d].wmark_min_bytes > c->device[d].wmark_low_bytes ||
+		    c->device[d].wmark_min_bytes > c->device[d].pool_bytes ||
 		    c->device[d].wmark_low_bytes > c->device[d].wmark_high_bytes ||
 		    c->device[d].wmark_high_bytes > c->device[d].pool_bytes)
 			return false;
