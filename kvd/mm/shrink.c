@@ -200,6 +200,12 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 
 /* ---- tenants ------------------------------------------------------------------------------- */
 
+/* Where its cached pages begin to go: high may be none beside a max. */
+static uint64_t soft(const struct mm_limits *l)
+{
+	return l->high_bytes < l->max_bytes ? l->high_bytes : l->max_bytes;
+}
+
 /* Devices on which it is above a limit; *bytes: by how much, together. */
 static uint32_t over(const struct mm *mm, uint32_t tenant, bool max, uint64_t *bytes)
 {
@@ -208,7 +214,7 @@ static uint32_t over(const struct mm *mm, uint32_t tenant, bool max, uint64_t *b
 	*bytes = 0;
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
 		const struct mm_limits *l = &tenant_at(mm, tenant)->limit[d];
-		uint64_t by = core_less(usage(mm, tenant, d), max ? l->max_bytes : l->high_bytes);
+		uint64_t by = core_less(usage(mm, tenant, d), max ? l->max_bytes : soft(l));
 
 		mask |= by ? 1u << d : 0;
 		*bytes += by;
@@ -217,10 +223,10 @@ static uint32_t over(const struct mm *mm, uint32_t tenant, bool max, uint64_t *b
 }
 
 /* The same without what is draining, which may yet be given up. */
-static bool above_high(const struct mm *mm, uint32_t tenant)
+static bool above_soft(const struct mm *mm, uint32_t tenant)
 {
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (memcg_over_high(mm, tenant, d))
+		if (memcg_usage(mm, tenant, d) > soft(&tenant_at(mm, tenant)->limit[d]))
 			return true;
 	return false;
 }
@@ -350,7 +356,7 @@ static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 
 	if (!over(mm, tenant, false, &bytes)) {
 		t->in_debt = t->in_debt && over(mm, tenant, true, &hard);
-		if (!above_high(mm, tenant))
+		if (!above_soft(mm, tenant))
 			t->ask_ns = t->asks = 0;
 		return;
 	}
@@ -372,7 +378,7 @@ static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 
 void shrink_charged(struct mm *mm, uint32_t tenant, uint32_t d)
 {
-	if (tenant && usage(mm, tenant, d) > tenant_at(mm, tenant)->limit[d].high_bytes)
+	if (tenant && usage(mm, tenant, d) > soft(&tenant_at(mm, tenant)->limit[d]))
 		mm->shrink.kick = true;
 	if (free_soon(mm, d) < mm->cfg.device[d].wmark_low_bytes)
 		mm->shrink.kick = true;
