@@ -35,6 +35,7 @@ BASE := -std=gnu11 -D_GNU_SOURCE $(OPT) $(CFLAGS) $(WARN) -fPIC -fvisibility=hid
 LDBASE := $(LDFLAGS) -pthread $(if $(SAN),-fsanitize=$(SAN)) $(if $(COV),--coverage)
 
 all: $(BUILD)/kvd $(BUILD)/kvctl $(BUILD)/kvgen $(BUILD)/kvbench \
+     $(BUILD)/kvreplay \
      $(BUILD)/libkv.so $(BUILD)/libkv.a $(BUILD)/libkv.pc
 .PHONY: all
 
@@ -70,6 +71,8 @@ $(eval $(call module,common,$(COMMON_SRCS),-Itools/common -Ilibkv/include -Iipc)
 $(eval $(call module,kvctl,$(wildcard tools/kvctl/*.c),-Itools/common -Ilibkv/include -Iipc))
 $(eval $(call module,kvgen,$(wildcard tools/kvgen/*.c),-Itools/common -Ilibkv/include))
 $(eval $(call module,kvbench,$(wildcard tools/kvbench/*.c),-Itools/common -Ilibkv/include -Iipc -Ikvd/mm))
+
+$(eval $(call module,kvreplay,$(wildcard tools/kvreplay/*.c),-Itools/common -Ikvd/mm))
 
 # Inference math and per-ISA kernels want the optimiser; nothing else needs to.
 $(BUILD)/obj/tools/kvgen/ops.o: BASE += -O3
@@ -131,12 +134,18 @@ $(BUILD)/kvbench: $(kvbench_OBJS) $(BUILD)/lib/common.a $(BUILD)/lib/mm.a $(BUIL
 	$(call say,LD,$@)
 	$(TOOL_LINK)
 
+# Everything but libkv: it replays through mm itself.
+$(BUILD)/kvreplay: $(kvreplay_OBJS) $(BUILD)/lib/common.a $(BUILD)/lib/mm.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDBASE) -o $@ $^ -ljansson -lm
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(LIBDIR)/pkgconfig \
 		$(DESTDIR)$(PREFIX)/include/kv $(DESTDIR)$(PREFIX)/share/man/man1 \
 		$(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/kvd
 	install -m 755 $(BUILD)/kvd $(DESTDIR)$(PREFIX)/sbin/
-	install -m 755 $(BUILD)/kvctl $(BUILD)/kvgen $(BUILD)/kvbench $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(BUILD)/kvctl $(BUILD)/kvgen $(BUILD)/kvbench \
+		$(BUILD)/kvreplay $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libkv.so
 	install -m 644 $(BUILD)/libkv.a $(DESTDIR)$(LIBDIR)/
@@ -161,6 +170,7 @@ LIBKV_A  := $(call libs,libkv-main libkv-embed kernels) $(BUILD)/lib/pool.a
 
 $(BUILD)/lib/pool.a: $(POOL_OBJS)
 $(BUILD)/lib/kvgen.a: $(filter-out %/main.o,$(kvgen_OBJS))
+$(BUILD)/lib/kvreplay.a: $(filter-out %/main.o,$(kvreplay_OBJS))
 
 $(call module_objs,$(wildcard tests/unit/mm/*.c)):      INCS := -Ikvd/mm -Itests/unit/mm -Itests/unit
 $(call module_objs,$(wildcard tests/unit/io/*.c tests/unit/srv/*.c tests/unit/ipc/*.c)): \
@@ -170,6 +180,8 @@ $(call module_objs,$(wildcard tests/unit/libkv/*.c)): \
 	INCS := -Ilibkv -Ilibkv/include -Iipc -Ikernels -Ikvd -Itests/unit -Itests/unit/libkv
 $(call module_objs,$(wildcard tests/unit/kvgen/*.c)): \
 	INCS := -Itools/kvgen -Itools/common -Ilibkv/include -Itests/unit
+$(call module_objs,$(wildcard tests/unit/kvreplay/*.c)): \
+	INCS := -Itools/kvreplay -Itools/common -Ikvd/mm -Itests/unit
 $(call module_objs,$(wildcard tests/unit/tools/*.c)): \
 	INCS := -Itools/common -Ilibkv/include -Iipc -Itests/unit
 
@@ -190,6 +202,8 @@ $(BUILD)/tests/libkv/%: $(BUILD)/obj/tests/unit/libkv/%.o $(LIBKV_A)
 	$(call TEST_LINK,$(LIBKV_LIBS))
 $(BUILD)/tests/kvgen/%: $(BUILD)/obj/tests/unit/kvgen/%.o $(BUILD)/lib/kvgen.a $(LIBKV_A) $(BUILD)/lib/common.a
 	$(call TEST_LINK,$(LIBKV_LIBS) -ljansson)
+$(BUILD)/tests/kvreplay/%: $(BUILD)/obj/tests/unit/kvreplay/%.o $(BUILD)/lib/kvreplay.a $(call libs,common mm)
+	$(call TEST_LINK,-ljansson -lm)
 $(BUILD)/tests/tools/%: $(BUILD)/obj/tests/unit/tools/%.o $(LIBKV_A) $(BUILD)/lib/common.a
 	$(call TEST_LINK,$(LIBKV_LIBS) -ljansson)
 
@@ -236,7 +250,7 @@ $(BUILD)/tests/e2e/%: $(BUILD)/obj/tests/e2e/%.o $(BUILD)/lib/common.a $(BUILD)/
 	$(Q)mkdir -p $(@D) && $(CC) $(LDBASE) -o $@ $(filter %.o %.a,$^) -L$(BUILD) -lkv -ljansson -lm -ldl \
 		-Wl,-rpath,'$$ORIGIN/../..'
 
-tests-unit: $(UNIT_TESTS) $(BUILD)/kvd
+tests-unit: $(UNIT_TESTS) $(BUILD)/kvd $(BUILD)/kvreplay
 tests-all: all $(UNIT_TESTS) $(BUILD)/tests/mmsim $(FUZZERS) $(BUILD)/tests/fuzz/record $(E2E_PROGS)
 check-unit check-e2e check-sim check-fuzz check-san check-lint check-valgrind: check-%: tests-all
 	@tests/run.sh $(BUILD) $*
@@ -250,6 +264,11 @@ lint:
 coverage:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cov COV=1 OPT=-O0 tests-unit $(BUILD)/cov/tests/mmsim
 	@tests/coverage.sh $(BUILD)/cov
+# MUTANTS= how many (0: all), SEED= which sample, FILES= of kvd/mm.
+mutate:
+	@python3 tests/mutate/mutate.py --cc $(CC) --build $(BUILD)/mutate --mutants $(or $(MUTANTS),300) \
+		--seed $(or $(SEED),1) --files $(FILES)
+.PHONY: mutate
 .PHONY: tests-unit tests-all check check-unit check-e2e check-sim check-fuzz check-san check-lint \
 	check-valgrind soak lint coverage
 
@@ -274,6 +293,7 @@ help:
 	@echo 'make fuzz-corpus  record traffic of libkv anew as seeds for the fuzzers'
 	@echo 'make bench      figures, as ratios within one run'
 	@echo 'make install    DESTDIR= PREFIX=$(PREFIX)'
+	@echo 'make mutate     changes kvd/mm mechanically: its tests must notice; MUTANTS= SEED= FILES='
 	@echo 'make coverage   line coverage of kvd/mm'
 	@echo 'variables: BUILD= CC= SAN=address,undefined|thread OPT= V=1'
 .PHONY: deps demo bench format clean help

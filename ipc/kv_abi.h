@@ -129,6 +129,7 @@ enum kv_op {
 	KV_OP_PRESSURE_ACK, /* id seq, arg bytes given back */
 	KV_OP_VACATE_ACK,   /* id extent */
 	KV_OP_STAT,	    /* -> out: struct kv_stat */
+	KV_OP_HINT,	    /* id lease, in: struct kv_hint_in */
 	KV_NR_OPS,
 };
 

@@ -77,6 +77,7 @@ struct kv_admin_meminfo {
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, reserved;
+	uint64_t promised_bytes;
 };
 
 struct kv_admin_engine {

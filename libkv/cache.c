@@ -318,6 +318,7 @@ void kv_cache_close(struct kv_cache *c)
 		return;
 	if (c->on_close)
 		c->on_close(c);
+	hint_drop(c);
 	if (!c->kv->dead)
 		magazine_flush(c);
 	map_drop_cache(c);

@@ -35,8 +35,8 @@ int call_begin(struct kv *kv, struct call *c, enum kv_op op, uint64_t in_bytes, 
 	if (rc)
 		return rc;
 	/* An event that could not be served is asked for again; it is no fault of this call. */
-	if (op != KV_OP_EVENTS && !kv->serving && kv->ops->pending(kv) && event_serve(kv, false) &&
-	    kv->dead)
+	if (op != KV_OP_EVENTS && !kv->serving && kv->ops->pending(kv) &&
+	    event_serve(kv, EVENT_QUIET) && kv->dead)
 		return -EPIPE;
 	in_off = kv->data_used;
 	out_off = in_off + round8(in_bytes);
@@ -138,6 +138,7 @@ static const char *const op_names[KV_NR_OPS] = {
 	[KV_OP_PRESSURE_ACK] = "pressure ack",
 	[KV_OP_VACATE_ACK] = "vacate ack",
 	[KV_OP_STAT] = "stat",
+	[KV_OP_HINT] = "hint",
 };
 
 static const char *human(uint64_t bytes, char buf[24])

@@ -123,7 +123,7 @@ static int embed_call(struct kv *kv, struct call *c)
 	c->done = rc == 1;
 	while (exec_run(e->exec, now_ns()), !c->done) {
 		if (e->notified && !kv->serving)
-			event_serve(kv, true);
+			event_serve(kv, EVENT_CALLBACK);
 		else
 			pause_for_work(e, -1);
 	}

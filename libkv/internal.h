@@ -8,7 +8,8 @@
  *                page.c cache.c event.c -> call.c -> link_ops: remote.c (queue.c) | embed.c
  *
  * Ownership:  kv owns caches, map and data area; a cache owns its magazines and match arrays; its
- *             sequences (seq.c) hang off cache->seqs and are released by cache->on_close.
+ *             sequences (seq.c) hang off cache->seqs and are released by cache->on_close, its pins
+ *             (hint.c) by hint_drop().
  * Context:    one thread at a time per kv, as pool.h says.
  */
 #ifndef INTERNAL_H
@@ -21,6 +22,7 @@
 #include "map.h"
 
 struct call;
+struct hint_pin;
 
 /* What an import gives: the caller owns fd. */
 struct link_extent {
@@ -64,10 +66,12 @@ struct kv {
 	uint64_t given_bytes; /* pages given back so far, for pressure acks */
 	uint64_t retired;     /* extents unmapped on demand so far */
 	struct kv_pressure pressure;
+	bool vacate_due; /* pages are held in an extent that is to be left: kv_poll() moves them */
 	kv_pressure_fn *on_pressure;
+	kv_vacate_fn *on_vacate;
 	void *ctx;
 	int epoll_fd;	 /* kv_event_fd(): due_fd and what the link adds */
-	int due_fd;	 /* readable while a pressure event waits for kv_poll() */
+	int due_fd;	 /* readable while an event waits for kv_poll() */
 	char where[128]; /* the spec, for messages */
 	char tenant[KV_NAME_BYTES]; /* who pays, for messages */
 };
@@ -87,20 +91,32 @@ struct kv_cache {
 	uint32_t extent_pages[KV_MAX_GROUPS];	/* 0: not known yet (member) */
 	uint64_t *match_ids;			/* behind kv_match.pages */
 	uint64_t match_cap;
+	struct hint_pin *pins;		     /* hint.c's: [nr_pins] */
+	uint32_t nr_pins, cap_pins;
 	void *seqs;			     /* seq.c's */
 	void (*on_close)(struct kv_cache *); /* seq.c: release what is left; may be NULL */
+	/* seq_move.c: move what sequences hold in an extent of a group; may be NULL */
+	int (*on_leave)(struct kv_cache *, uint32_t group, uint32_t extent);
 };
 
 /* setup.c: from now on every call is -EPIPE; the magazines are emptied so that they say so too. */
 int kv_mark_dead(struct kv *, const char *why);
 
-/* event.c: serve what is pending. engine: its callback may run. */
-int event_serve(struct kv *, bool engine);
+/* event.c: serve what is pending. What may happen to the engine meanwhile: */
+enum event_mode {
+	EVENT_QUIET,	/* nothing that it sees */
+	EVENT_CALLBACK, /* on_pressure may run */
+	EVENT_POLL,	/* on_pressure and on_vacate may run, pages of sequences move */
+};
+int event_serve(struct kv *, enum event_mode);
 
 /* page.c: ids straight to mm, in batches; of what is local only the map learns of it. wait: give
  * back what this engine hoards and wait for room. */
 int page_alloc_batch(struct kv_cache *, uint32_t group, uint32_t n, uint64_t *ids, bool wait);
 int page_free_batch(struct kv_cache *, uint32_t group, uint32_t n, const uint64_t *ids);
+
+/* hint.c: give up every pin of a cache. */
+void hint_drop(struct kv_cache *);
 
 /* setup.c: let kv_event_fd() wake on fd; 0/-errno with text. */
 int kv_watch(struct kv *, int fd);

@@ -91,8 +91,9 @@ int magazine_spill(struct kv_cache *c, uint32_t group, uint64_t id)
 
 	if (rc)
 		return rc;
-	if (!m->cap) /* a member: the pool says why not */
-		return page_free_batch(c, group, 1, &id);
+	/* The pool tells a member why not; a page of an extent that is being left is not kept. */
+	if (!m->cap || map_leaving(&c->kv->map, id))
+		return kv_pages_free(c, group, 1, &id);
 	rc = map_take(c, group, &id, 1);
 	if (rc)
 		return rc;
@@ -124,6 +125,22 @@ int64_t magazine_flush(struct kv_cache *c)
 			total += n;
 	}
 	return rc ? rc : total;
+}
+
+int magazine_leave(struct kv_cache *c, uint32_t group, uint32_t extent)
+{
+	uint64_t ids[MAGAZINE_MAX_PAGES];
+	struct magazine *m = c->mag[group];
+	uint32_t i, n = 0, kept = 0;
+
+	for (i = 0; i < m->nr; i++) {
+		if (map_id_extent(m->ids[i]) == extent)
+			ids[n++] = m->ids[i];
+		else
+			m->ids[kept++] = m->ids[i];
+	}
+	m->nr = kept;
+	return n ? page_free_batch(c, group, n, ids) : 0;
 }
 
 int64_t magazine_flush_all(struct kv *kv)

@@ -4,7 +4,8 @@
  * Model:      a bounded stack of page ids. Empty: half a magazine is fetched in one batch;
  *             full: half of it is given back in one batch (Bonwick and Adams, "Magazines
  *             and Vmem", 2001).
- * Invariants: nr <= cap; every id in it is held by this engine and known to nobody else.
+ * Invariants: nr <= cap; every id in it is held by this engine and known to nobody else; none is
+ *             of an extent that is being left (map.h).
  * Ownership:  the cache's. The memory is wiped in a forked child (cap 0, nr 0), so the child takes
  *             the slow path, which refuses it.
  * Context:    one thread per kv; no lock, no IPC on the fast path.
@@ -41,5 +42,8 @@ int magazine_spill(struct kv_cache *, uint32_t group, uint64_t id);
 /* Give back everything of a cache's magazines or of all of them; pages given back, or -errno. */
 int64_t magazine_flush(struct kv_cache *);
 int64_t magazine_flush_all(struct kv *);
+
+/* Give back the pages of one extent. */
+int magazine_leave(struct kv_cache *, uint32_t group, uint32_t extent);
 
 #endif

@@ -22,8 +22,9 @@ static int grow(struct map *map, uint32_t extent)
 	return 0;
 }
 
-static void forget(struct map_extent *e)
+static void forget(struct map *map, struct map_extent *e)
 {
+	map->nr_leaving -= e->leaving;
 	free(e->page);
 	*e = (struct map_extent){ .base = NULL };
 }
@@ -44,7 +45,7 @@ static int claim(struct kv_cache *c, uint32_t group, uint64_t id, struct map_ext
 	e = &map->ext[extent];
 	/* Neither mapped nor held: mm may have destroyed it and given its id to a new one. */
 	if (!e->base && !e->held)
-		forget(e);
+		forget(map, e);
 	if (e->cache && (e->cache != c || e->group != group))
 		return err_set(-EINVAL,
 			       "page %#llx is of group %u of cache %u, not of group %u of cache "
@@ -169,6 +170,28 @@ uint32_t map_held(const struct kv *kv, uint32_t extent)
 	return extent < kv->map.nr ? kv->map.ext[extent].held : 0;
 }
 
+bool map_leave(struct kv *kv, uint32_t extent)
+{
+	struct map_extent *e;
+
+	if (!map_held(kv, extent))
+		return false;
+	e = kv->map.ext + extent;
+	kv->map.nr_leaving += !e->leaving;
+	e->leaving = true;
+	return true;
+}
+
+void map_stay(struct kv *kv)
+{
+	uint32_t i;
+
+	for (i = 0; kv->map.nr_leaving && i < kv->map.nr; i++) {
+		kv->map.nr_leaving -= kv->map.ext[i].leaving;
+		kv->map.ext[i].leaving = false;
+	}
+}
+
 /* ---- addresses ----------------------------------------------------------------------------- */
 
 static int unimport(struct kv *kv, uint32_t extent)
@@ -282,7 +305,7 @@ int map_retire(struct kv *kv, uint32_t extent)
 	if (e)
 		e->base = NULL;
 	if (e && !e->held)
-		forget(e);
+		forget(&kv->map, e);
 	return mapped ? unimport(kv, extent) : 0;
 }
 
@@ -296,7 +319,7 @@ void map_drop_cache(struct kv_cache *c)
 
 		if (e.cache != c)
 			continue;
-		forget(&map->ext[i]);
+		forget(map, &map->ext[i]);
 		if (e.base)
 			munmap(e.base, e.bytes);
 		if (e.base && !c->kv->dead)

@@ -10,7 +10,8 @@
  *               0 -- map_hold --> USED <-- map_take, map_give --> IDLE     both -- map_unhold --> 0
  *
  *             USED: the engine's to write, free and commit. IDLE: libkv's, in a magazine or in a
- *             request that gives it away, so that nobody can give it away twice.
+ *             request that gives it away, so that nobody can give it away twice. An extent that
+ *             kvd wants empty is leaving: no magazine keeps a page of it.
  * Invariants: base != NULL iff this process is an importer of (extent, rank) in mm's eyes;
  *             an extent belongs to one cache and group until it is retired;
  *             held = slots whose word is not 0; a member holds nothing (page NULL).
@@ -46,11 +47,12 @@ struct map_extent {
 	uint8_t group;
 	bool writable; /* as mapped */
 	bool writer;   /* this engine was granted a page of it */
+	bool leaving;  /* kvd has asked for it to be vacated */
 };
 
 struct map {
 	struct map_extent *ext;
-	uint32_t nr;
+	uint32_t nr, nr_leaving;
 };
 
 static inline uint32_t map_id_extent(uint64_t id)
@@ -79,6 +81,11 @@ static inline uint32_t map_word(uint64_t id, uint32_t state)
 	return ((uint32_t)id & MAP_GEN_MASK) | state;
 }
 
+static inline bool map_leaving(const struct map *map, uint64_t id)
+{
+	return map_id_extent(id) < map->nr && map->ext[map_id_extent(id)].leaving;
+}
+
 /* Pages were granted to this engine (alloc, adopt): USED. All or none; id 0 is skipped. */
 int map_hold(struct kv_cache *, uint32_t group, const uint64_t *ids, uint32_t n);
 /* They left it (free, commit). */
@@ -89,6 +96,10 @@ void map_unhold(struct kv *, const uint64_t *ids, uint32_t n);
 int map_take(struct kv_cache *, uint32_t group, const uint64_t *ids, uint32_t n);
 void map_give(struct kv *, const uint64_t *ids, uint32_t n);
 uint32_t map_held(const struct kv *, uint32_t extent);
+
+/* The extent is to be left: true if this engine holds pages of it. map_stay: none is any more. */
+bool map_leave(struct kv *, uint32_t extent);
+void map_stay(struct kv *);
 
 int map_addr(struct kv_cache *, uint32_t group, uint64_t id, void **addr);
 

@@ -47,7 +47,8 @@ static int alloc_pages(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t 
 		return rc;
 	if (magazine_flush_all(kv) < 0 && kv->dead)
 		return -EPIPE;
-	if ((kv->ops->pending(kv) || kv->pressure.due) && event_serve(kv, true) && kv->dead)
+	if ((kv->ops->pending(kv) || kv->pressure.due) && event_serve(kv, EVENT_CALLBACK) &&
+	    kv->dead)
 		return -EPIPE;
 	return alloc_once(c, group, n, ids, kv->wait_ms > RECLAIM_MS ? kv->wait_ms : RECLAIM_MS);
 }
@@ -129,7 +130,9 @@ int kv_page_free(struct kv_cache *c, uint32_t group, uint64_t id)
 		return bad_group(c, group);
 	m = c->mag[group];
 	page = map_page(&c->kv->map, c, group, id);
-	if (__builtin_expect(m->nr < m->cap && page && *page == map_word(id, MAP_USED), 1)) {
+	if (__builtin_expect(m->nr < m->cap && page && *page == map_word(id, MAP_USED) &&
+				     !c->kv->map.ext[map_id_extent(id)].leaving,
+			     1)) {
 		*page = map_word(id, MAP_IDLE);
 		m->ids[m->nr++] = id;
 		return 0;
@@ -160,6 +163,18 @@ int kv_pages_alloc(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t *ids
 			kv_pages_free(c, group, done, ids);
 		err_set(rc, "%s", text);
 	}
+	return rc;
+}
+
+int kv_pages_alloc_wait(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t *ids,
+			uint32_t wait_ms)
+{
+	uint32_t usual = c->kv->wait_ms;
+	int rc;
+
+	c->kv->wait_ms = wait_ms;
+	rc = kv_pages_alloc(c, group, n, ids);
+	c->kv->wait_ms = usual;
 	return rc;
 }
 

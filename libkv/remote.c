@@ -287,7 +287,7 @@ static int await(struct kv *kv, struct remote *r)
 		return rc < 0 ? rc : 0;
 	rc = queue_wait(&r->queue, !kv->serving);
 	if (!rc && !kv->serving && queue_event(&r->queue) && !kv_ring_avail(&r->queue.cq)) {
-		rc = event_serve(kv, true);
+		rc = event_serve(kv, EVENT_CALLBACK);
 		if (rc && !kv->dead)
 			rc = 0; /* refused events are no fault of the call that waits */
 	}

@@ -45,6 +45,7 @@ static void link_seq(struct kv_seq *s)
 		s->next->prev = s;
 	cache->seqs = s;
 	cache->on_close = release_all;
+	cache->on_leave = seq_move;
 }
 
 static void unlink_seq(struct kv_seq *s)
@@ -199,6 +200,7 @@ static int unshare_tail(struct kv_seq *s, uint32_t spare)
 		grp->ids[spare] = grp->pte[spare] = 0;
 		grp->held[spare] = NULL;
 	}
+	s->version++;
 	if (leased)
 		seq_lease_set(s, lease, page);
 	return 0;
@@ -519,4 +521,9 @@ const uint64_t *kv_seq_page_ids(const struct kv_seq *s, uint32_t group, uint32_t
 	if (nr)
 		*nr = ok ? s->nr_pages : 0;
 	return ok ? s->group[group].ids : NULL;
+}
+
+uint64_t kv_seq_pte_version(const struct kv_seq *s)
+{
+	return s->version;
 }

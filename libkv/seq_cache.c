@@ -95,6 +95,7 @@ static int take_pages(struct kv_seq *s, const struct kv_match *m)
 	uint32_t g;
 	int err = 0;
 
+	s->version++;
 	for (g = 0; m->nr_pages && g < s->nr_groups; g++)
 		memcpy(s->group[g].ids, m->pages[g], m->nr_pages * sizeof(*s->group[g].ids));
 	for (g = 0; m->nr_pages && g < s->nr_groups && !err; g++)
@@ -199,6 +200,7 @@ static void settle(struct kv_seq *s, uint32_t group, uint32_t page, uint64_t cac
 	seq_pages_put(s, group, page, 1);
 	grp->ids[page] = cached;
 	grp->pte[page] = pte;
+	s->version++;
 }
 
 static int publish(struct kv_seq *s, uint32_t nr, uint32_t nr_tokens, bool partial)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* seq_impl - a sequence's pages and what seq.c, seq_cache.c, seq_pages.c and attn.c share of them
+/* seq_impl - a sequence's pages and what the seq files, hint.c and attn.c share of them
  *
  * Model:      per group one id and one PTE a page. A page is leased (the chain behind lease pins
  *             it, immutable), held (a struct seq_ref, counted among forks) or dropped (id 0).
@@ -14,6 +14,8 @@
  *                last page of its sequences or stands below lease_pages (a duplicate that could
  *                not be swapped). So what is stored or published belongs to one sequence alone.
  *             I4 rows of a group before head are gone; pages wholly before it have id 0.
+ *             I5 sequences that count the same ref have it at the same page of the same group.
+ *             I6 version changes with every id, PTE and address of their arrays.
  * Ownership:  the sequence owns its arrays; a ref belongs to the sequences that count it.
  * Context:    one thread per kv; busy marks the sequence of a call that waits, so that the
  *             engine's pressure callback cannot change it underneath.
@@ -45,6 +47,7 @@ struct kv_seq {
 	uint32_t nr_pages, lease_pages;
 	uint32_t cap_pages, cap_tokens;
 	uint32_t lease, park, park_len;
+	uint64_t version;
 	bool parked, busy;
 	uint32_t nr_keys;
 	struct kv_key *keys; /* ascending by position */
@@ -92,6 +95,11 @@ bool seq_pages_leased(const struct kv_seq *, uint32_t group, uint32_t page);
 /* The lease covers depth pages from now on: dup gives the shorter one (0: none), set takes it. */
 int seq_lease_dup(struct kv_seq *, uint32_t depth, uint32_t *lease);
 void seq_lease_set(struct kv_seq *, uint32_t lease, uint32_t depth);
+
+/* seq_move.c: what sequences hold of a group in an extent gets other pages as far as there is room;
+ * every fork sees the same. -ENOMEM, -EDQUOT: some stayed. No call on a sequence may be under way.
+ * Cost: all pages of the group once, and the cache's sequences for each page that is shared. */
+int seq_move(struct kv_cache *, uint32_t group, uint32_t extent);
 
 /* seq_cache.c: the committed partial last page becomes the cache's, if it is this sequence's alone.
  * Best effort. len must be committed. */

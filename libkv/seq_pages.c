@@ -41,6 +41,7 @@ static int grow_pages(struct kv_seq *s, uint64_t nr_pages)
 		if (!err)
 			err = grow((void **)&grp->held, s->cap_pages, cap, sizeof(*grp->held));
 	}
+	s->version++;
 	if (!err)
 		s->cap_pages = (uint32_t)cap;
 	return err;
@@ -77,6 +78,7 @@ void seq_pages_put(struct kv_seq *s, uint32_t group, uint32_t first, uint32_t nr
 	uint64_t ids[FREE_BATCH];
 	uint32_t i, n = 0;
 
+	s->version += nr > 0;
 	for (i = first; i < first + nr; i++) {
 		struct seq_ref *ref = grp->held[i];
 
@@ -131,6 +133,7 @@ static int grant_group(struct kv_seq *s, uint32_t group, struct seq_range want)
 
 	if (!want.nr)
 		return 0;
+	s->version++;
 	err = want.nr == 1 ? kv_page_alloc(s->cache, group, ids)
 			   : kv_pages_alloc(s->cache, group, want.nr, ids);
 	if (!err) {
@@ -176,6 +179,7 @@ int seq_pages_adopt(struct kv_seq *s, uint32_t group, uint32_t page, uint64_t id
 	struct seq_group *grp = &s->group[group];
 	int err = kv_pages_pte(s->cache, group, 1, &id, grp->pte + page);
 
+	s->version++;
 	grp->ids[page] = id;
 	if (!err)
 		err = make_refs(grp, page, 1);

@@ -114,6 +114,7 @@ static int kv_init(struct kv *kv, const char *spec, const struct kv_options *o)
 	kv->rank = o->rank;
 	kv->wait_ms = o->wait_ms;
 	kv->on_pressure = o->on_pressure;
+	kv->on_vacate = o->on_vacate;
 	kv->ctx = o->ctx;
 	kv->is_member = o->member_token != NULL;
 	return kv_watch(kv, kv->due_fd);

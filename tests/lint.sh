@@ -33,8 +33,8 @@ verdict "layers: ipc stands alone" "$(layer ipc '"kv_[a-z]+\.h"')"
 verdict "layers: kernels stand alone" "$(layer kernels '"[a-z_0-9/]+\.(h|inc)"' ; grep -rnE '#include "(kv_|mm|io/|srv/)' kernels)"
 verdict "layers: libkv uses ipc and kernels" "$(layer libkv "<kv/[a-z]+\.h>|\"(kv_(abi|ring)\.h|kernels\.h|$(own libkv | sed 's/kv\\.h|//'))\"")"
 verdict "layers: tools use libkv, ipc and tools/common" "$(layer tools "<kv/[a-z]+\.h>|\"(kv_(abi|ring|admin)\.h|mm\.h|$(own tools))\"")"
-verdict "layers: only kvbench and tests know mm outside kvd" \
-	"$(grep -rnE '#include "(mm/)?mm\.h"' tools kernels ipc libkv | grep -vE '^(tools/kvbench/|libkv/embed\.c)')"
+verdict "layers: only kvbench, kvreplay and tests know mm outside kvd" \
+	"$(grep -rnE '#include "(mm/)?mm\.h"' tools kernels ipc libkv | grep -vE '^(tools/kvbench/|tools/kvreplay/|libkv/embed\.c)')"
 
 # mm calls nothing outside itself.
 nm -u "$build"/obj/kvd/mm/*.o 2>/dev/null | awk '/ U /{print $2}' | sort -u > /tmp/lint.$$
@@ -54,6 +54,7 @@ alone() {
 		kvd/*) inc="-Ikvd -Iipc" ;;
 		ipc/*) inc=-Iipc ;;
 		kernels/*) inc=-Ikernels ;;
+		tools/kvreplay/*) inc="-Itools/common -Itools/kvreplay -Ikvd/mm" ;;
 		libkv/include/*) inc=-Ilibkv/include ;;
 		libkv/*) inc="-Ilibkv -Ilibkv/include -Iipc -Ikernels" ;;
 		*) inc="-Itools/common -I$(dirname "$h") -Ilibkv/include -Iipc" ;;

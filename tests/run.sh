@@ -68,7 +68,8 @@ part_unit() { units "$build" "" . 300; }
 
 part_sim() {
 	run 300 "sim canary" "$build/tests/mmsim" --canary
-	run 300 "sim seeds" "$build/tests/mmsim" --seeds 1..40 --ops 5000
+	# 10 million operations, each done twice.
+	run 900 "sim seeds" "$build/tests/mmsim" --seeds 1..2000 --ops 5000 --jobs "$(nproc)"
 }
 
 # libFuzzer with sanitizers where clang has both; else gcc's sanitizers and our own mutations.
@@ -170,7 +171,9 @@ part_valgrind() {
 }
 
 part_soak() {
-	run 7200 "soak sim" "$build/tests/mmsim" --seeds 1000..3000 --ops 20000
+	run 14400 "soak sim" "$build/tests/mmsim" --seeds 10000..14999 --ops 20000 --jobs "$(nproc)" \
+		--resume "$build/soak-sim.txt"
+	run 14400 "soak mutants" make -s mutate MUTANTS=1000 BUILD="$build"
 	FUZZ_SECONDS=1800 part_fuzz
 	KILL_POINTS=all run 7200 "soak kill points" tests/e2e/kill.sh "$build"
 	valgrind_units "$slow_under_valgrind" 7200

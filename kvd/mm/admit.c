@@ -64,7 +64,7 @@ static uint64_t taken(const struct mm *mm, uint32_t device)
 }
 
 /* What a slab may have of the last free bytes: its promise, and what lifts its tenant to min. */
-static uint64_t entitled(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device)
+uint64_t admit_entitled(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device)
 {
 	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
 	uint64_t need = c->need[group][device];
@@ -83,7 +83,7 @@ uint64_t admit_room(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t
 	uint64_t room = core_less(cfg->pool_bytes, others);
 
 	return max(core_less(room, cfg->wmark_min_bytes),
-		   min(room, entitled(mm, bind, group, device)));
+		   min(room, admit_entitled(mm, bind, group, device)));
 }
 
 uint64_t admit_quota(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device)
@@ -99,26 +99,13 @@ uint64_t admit_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_
 {
 	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
 	uint64_t want = c->need[group][device] * nr;
-	uint64_t keep = want <= entitled(mm, bind, group, device) ? 0 :
+	uint64_t keep = want <= admit_entitled(mm, bind, group, device) ? 0 :
 			mm->cfg.device[device].wmark_min_bytes;
 
 	if (!want)
 		return 0;
 	return core_less(want + keep + taken(mm, device) - unmet(mm, bind, group, device),
 			 mm->cfg.device[device].pool_bytes + mm->device[device].leaving_bytes);
-}
-
-uint64_t admit_own_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device,
-			 uint32_t nr)
-{
-	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
-	const struct tenant *t = tenant_at(mm, c->tenant);
-	uint64_t want = c->need[group][device] * nr;
-
-	if (!want)
-		return 0;
-	return core_less(want + memcg_usage(mm, c->tenant, device) + t->promised[device] -
-			 unmet(mm, bind, group, device), t->limit[device].max_bytes);
 }
 
 /* ---- promising ----------------------------------------------------------------------------- */
@@ -165,18 +152,25 @@ static uint64_t promise_short(const struct mm *mm, uint32_t tenant, const struct
 	return core_less(taken(mm, d) - now + want + keep, pool);
 }
 
-/* Takes what stands in the way; false with the device that remains short, and by how much. */
+/* Takes what stands in the way; false with the device that remains short, and by how much. What was
+ * taken may have been the slab's own, whose promise is then the further from being met: again. */
 static bool make_room(struct mm *mm, uint32_t tenant, const struct cache *c, uint32_t bind,
 		      uint32_t min_pages, bool within, uint64_t *left)
 {
-	bool any = false;
+	for (uint32_t i = 0; i <= mm->cfg.max_extents; i++) {
+		bool any = false;
 
-	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
-		left[d] = d < mm->cfg.nr_devices ?
-			  promise_short(mm, tenant, c, bind, d, min_pages, within) : 0;
-		any = any || left[d];
+		for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+			left[d] = d < mm->cfg.nr_devices ?
+				  promise_short(mm, tenant, c, bind, d, min_pages, within) : 0;
+			any = any || left[d];
+		}
+		if (!any)
+			return true;
+		if (!reclaim_bytes(mm, left, within ? tenant : NIL))
+			break;
 	}
-	return !any || reclaim_bytes(mm, left, within ? tenant : NIL);
+	return false;
 }
 
 int admit_check(struct mm *mm, uint32_t tenant, const struct cache *c, uint32_t bind,

@@ -30,12 +30,12 @@ struct cache;
 
 /* Bytes that extents of a slab may take of a device now: by the pool, by the tenant's max. */
 uint64_t admit_room(const struct mm *, uint32_t bind, uint32_t group, uint32_t device);
+/* The part of it nobody else may have, whoever waits. */
+uint64_t admit_entitled(const struct mm *, uint32_t bind, uint32_t group, uint32_t device);
 uint64_t admit_quota(const struct mm *, uint32_t bind, uint32_t group, uint32_t device);
 /* Bytes missing for nr more of them when all that is leaving has left. */
 uint64_t admit_short(const struct mm *, uint32_t bind, uint32_t group, uint32_t device,
 		     uint32_t nr);
-uint64_t admit_own_short(const struct mm *, uint32_t bind, uint32_t group, uint32_t device,
-			 uint32_t nr);		/* by its tenant's max */
 
 void admit_count(struct mm *, uint32_t bind, uint32_t group, bool joins); /* an extent */
 

@@ -122,16 +122,19 @@ static void set_geometry(const struct mm *mm, struct cache *c)
 	}
 }
 
-static void give_geometry(const struct mm *mm, uint32_t cache, struct mm_reply *rp)
+static void give_geometry(struct mm *mm, uint32_t cache, struct mm_reply *rp)
 {
 	const struct cache *c = cache_at(mm, cache);
+	uint32_t nr_words = c->desc.nr_groups * sizeof(struct mm_group_geom) / sizeof(uint64_t);
+	struct mm_group_geom *geom = (struct mm_group_geom *)reply_words(mm, nr_words);
 
+	rp->geom = geom;
 	rp->cache = pool_id(mm, &mm->caches, cache);
 	rp->nr_groups = c->desc.nr_groups;
 	for (uint32_t g = 0; g < c->desc.nr_groups; g++) {
-		rp->geom[g].extent_pages = 1u << c->order[g];
-		memcpy(rp->geom[g].extent_bytes, c->extent_bytes[g],
-		       sizeof(rp->geom[g].extent_bytes));
+		geom[g].extent_pages = 1u << c->order[g];
+		geom[g].pad = 0;
+		memcpy(geom[g].extent_bytes, c->extent_bytes[g], sizeof(geom[g].extent_bytes));
 	}
 }
 

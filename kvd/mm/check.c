@@ -360,13 +360,13 @@ static void check_not_forgotten(const struct mm *mm, const struct pending *pe)
 	const struct slab *s = &bind_at(mm, pe->bind)->slab[pe->group];
 
 	MM_ASSERT(slab_ready(s) < pe->nr_pages);
-	MM_ASSERT(pe->bars ? pe->deadline_ns > mm->now_ns : s->nr_coming != 0);
+	MM_ASSERT(pending_wants_room(pe) ? pe->deadline_ns > mm->now_ns : s->nr_coming != 0);
 }
 
 static void check_queue(const struct mm *mm)
 {
 	const struct pending_queue *q = &mm->queue;
-	uint32_t head[MM_MAX_DEVICES] = { 0 }, listed = 0;
+	uint32_t listed = 0;
 	uint64_t due = UINT64_MAX, seq = 0;
 
 	EACH(p, mm->waiting, pending_at, link) {
@@ -374,15 +374,12 @@ static void check_queue(const struct mm *mm)
 
 		MM_ASSERT(pool_live(mm, &mm->pendings, p) && pe->seq > seq);
 		seq = pe->seq;
-		for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-			if (pe->bars >> d & 1 && !head[d])
-				head[d] = p;
-		due = pe->bars && pe->deadline_ns < due ? pe->deadline_ns : due;
+		MM_ASSERT(!pe->bars || !pe->own);
+		due = pending_wants_room(pe) && pe->deadline_ns < due ? pe->deadline_ns : due;
 		if (!mm->more)
 			check_not_forgotten(mm, pe);
 	}
-	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
-		MM_ASSERT(head[d] == q->head[d]);
+	check_fair(mm);
 	MM_ASSERT(!q->stale && due == q->due_ns && seq <= q->last_seq);
 	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b))
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {

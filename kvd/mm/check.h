@@ -3,7 +3,7 @@
  *
  * Model:      mm_check walks all tables and recomputes what is kept incrementally. The module
  *             headers name the invariants. check_tree is its second half: nodes, leases, parks,
- *             keys.
+ *             keys; check_fair whose turn it is.
  * Context:    changes nothing; recurses as deep as a tree of siblings is high.
  * Cost:       O(everything).
  */
@@ -12,6 +12,7 @@
 
 struct mm;
 
+void check_fair(const struct mm *);
 void check_tree(const struct mm *);
 
 #endif

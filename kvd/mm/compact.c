@@ -31,7 +31,7 @@ static bool move_begin(struct mm *mm, uint32_t f)
 		i++;
 	mv = &mm->compact.move[i];
 	*mv = (struct move){
-		.from = f, .to = frame_grant(mm, to, FRAME_IO), .gen = frame_at(mm, f)->gen,
+		.from = f, .to = frame_reserve(mm, to), .gen = frame_at(mm, f)->gen,
 		.seq = ++mm->compact.move_seq,
 		.todo = (uint16_t)((1u << cache_at(mm, x->cache)->desc.nr_shards) - 1),
 	};

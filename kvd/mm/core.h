@@ -2,8 +2,8 @@
 /* core - struct mm: the versioned head of the one block of memory, and where each table lies in it
  *
  * Model:      [ struct mm | tables ... ], tables found by offset, elements by index from 1.
- *             The block may arrive with anything in it: mm_init clears the tags of the buddies, the
- *             heads of the key table and the import bits; tables are not touched before their use.
+ *             The block may arrive with anything in it: mm_init clears the tags of the buddies and
+ *             the heads of the key table; tables are not touched before their use.
  * Ownership:  each table belongs to the module of its name; this header only knows where it is.
  * Errors:     MM_ASSERT: a broken invariant of ours ends in mm_panic.
  */

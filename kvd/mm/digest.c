@@ -57,8 +57,15 @@ static uint64_t add_extent(const struct mm *mm, uint64_t h, uint32_t ext)
 	return h;
 }
 
+static uint64_t add_fair(const struct fair *f, uint64_t h)
+{
+	h = add(add(h, f->finish), f->last_bytes << 1 | f->seen);
+	return f->nr ? add(add(h, f->start), f->stamp) : h;
+}
+
 static uint64_t add_tenant(const struct tenant *t, uint64_t h)
 {
+	h = add(add_fair(&t->fair, h), t->queue.start);
 	h = add_bytes(add(add(h, t->key), t->oom_action), t->limit, sizeof(t->limit));
 	return add_bytes(h, t->charge, sizeof(t->charge));
 }
@@ -72,6 +79,7 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 		h = add(h, (uint64_t)e->lead << 32 | e->fenced << 1 | e->draining);
 		h = add_bytes(h, e->reserved_for, sizeof(e->reserved_for));
 		h = add(h, (uint64_t)e->pressure.seq << 32 | e->pressure.acked);
+		h = add_fair(&e->fair, h);
 		h = add(h, (uint64_t)e->kill << 1 | e->packed);
 	}
 	for (uint32_t i = pool_next(mm, &mm->members, 0); i; i = pool_next(mm, &mm->members, i))
@@ -110,7 +118,9 @@ static uint64_t add_queues(const struct mm *mm, uint64_t h)
 
 		h = add(h, (uint64_t)pe->bind << 32 | pe->group << 24 | pe->nr_pages);
 		h = add(add(h, pe->deadline_ns), pe->cookie);
+		h = add(h, (uint64_t)pe->bars << 32 | pe->own);
 	}
+	h = add(h, mm->queue.start);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		h = add(add(h, mm->device[d].extent_bytes), mm->device[d].reserved_bytes);
 	for (uint32_t i = 0; i < COMPACT_MOVES; i++) {

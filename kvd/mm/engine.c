@@ -26,6 +26,8 @@ static uint32_t add_member(struct mm *mm, uint32_t engine)
 	uint32_t member = pool_get(mm, &mm->members);
 
 	MM_ASSERT(member);
+	if (member_at(mm, member)->obj.gen_live == POOL_LIVE)	/* the first to have this slot */
+		import_init_member(mm, member);
 	member_at(mm, member)->engine = engine;
 	member_list_add_tail(mm, &engine_at(mm, engine)->members, member);
 	return member;
@@ -103,8 +105,8 @@ static void fence(struct mm *mm, uint32_t engine)
 	while (e->parks.head)
 		park_free(mm, e->parks.head);
 	for (uint32_t b = e->binds.head; b; b = bind_at(mm, b)->engine_link.next) {
-		compact_leave(mm, b);
 		admit_promise(mm, b, 0);
+		compact_leave(mm, b);
 		each_extent(mm, b, quarantine);
 		if (!cache_at(mm, bind_at(mm, b)->cache)->shared)
 			each_extent(mm, b, extent_evict);	/* nobody can use it any more */

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fair.h"
 #include "list.h"
 #include "mm.h"
 #include "pool.h"
@@ -38,6 +39,7 @@ struct engine {
 	uint64_t reserved[MM_MAX_DEVICES];	/* the sum of reserved_for */
 	uint64_t reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
 	struct pressure pressure;
+	struct fair fair;
 	uint64_t seen_ns;		/* when it last asked for something */
 	bool packed;			/* idle since, and looked at */
 	uint64_t debts;			/* extents it was asked to leave and did not */

@@ -11,11 +11,6 @@
 #define FX_EXTENT_SHIFT	4
 #define FX_SEQ_SHIFT	24
 
-uint32_t extent_pages(const struct extent *x)
-{
-	return 1u << x->order;
-}
-
 struct extent *extent_lookup(struct mm *mm, uint32_t ext)
 {
 	if (!pool_live(mm, &mm->extents, ext))
@@ -295,21 +290,19 @@ void extent_update(struct mm *mm, uint32_t ext)
 {
 	struct extent *x = extent_at(mm, ext);
 	struct slab *s = slab_of(mm, x);
-	uint32_t bucket = slab_bucket(mm, ext);
-	bool was_cold = x->cold_link.prev || s->cold.head == ext;
-	bool takeable = !x->nr[FRAME_HELD] && !x->nr[FRAME_QUARANTINED] && !x->nr[FRAME_IO] &&
-			!x->nr_pinned && !x->nr_from;
-	bool cold = x->nr[FRAME_COLD] && !x->draining;
+	uint32_t bucket = slab_bucket_of(x);
+	bool takeable = extent_takeable(x), cold = slab_cold(x);
 
 	if (bucket != x->bucket)
 		slab_move_bucket(mm, ext, bucket);
 	if (x->draining)
 		compact_changed(mm, ext);
-	if (cold != was_cold) {
-		if (was_cold)
+	if (cold != x->on_cold) {
+		if (x->on_cold)
 			cold_list_del(mm, &s->cold, ext);
 		else
 			cold_list_add_tail(mm, &s->cold, ext);
+		x->on_cold = !x->on_cold;
 	}
 	if (takeable == x->on_take)
 		return;

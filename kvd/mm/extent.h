@@ -47,7 +47,7 @@ struct extent {
 	struct list frames[FRAME_NR];
 	uint32_t nr_pinned;	/* CACHED frames whose node is pinned */
 	struct link bucket_link, cold_link, take_link, fx_link, retire_link, drain_link;
-	bool on_take, on_fx, leaving;
+	bool on_take, on_fx, on_cold, leaving;
 	bool draining;			/* compact.h: being emptied, nothing is granted from it */
 	uint8_t drain_flags, drain_fails;
 	uint32_t drain_seq, drain_slot;	/* drain_slot: where looking goes on */
@@ -74,7 +74,17 @@ int extent_complete(struct mm *, uint64_t effect_id, int result);
 bool extent_next_effect(struct mm *, struct mm_effect *);
 void extent_retry(struct mm *);			/* failed destroys and scrubs again */
 
-uint32_t extent_pages(const struct extent *);
+static inline uint32_t extent_pages(const struct extent *x)
+{
+	return 1u << x->order;
+}
+
+static inline bool extent_takeable(const struct extent *x)
+{
+	return !(x->nr[FRAME_HELD] | x->nr[FRAME_QUARANTINED] | x->nr[FRAME_IO] | x->nr_pinned |
+		 x->nr_from);
+}
+
 uint64_t extent_shard_bytes(const struct mm *, const struct extent *, uint32_t shard);
 /* First extent id of a page id, if it can name one. */
 struct extent *extent_lookup(struct mm *, uint32_t ext);	/* NULL: not CREATING..DESTROYING */

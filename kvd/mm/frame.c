@@ -12,6 +12,15 @@ static const uint8_t allowed[FRAME_NR] = {
 	[FRAME_IO] = TO(FREE) | TO(CACHED),
 };
 
+/* by frames more of a state in an extent and its slab; pinned: of those CACHED. */
+static void count(struct extent *x, struct slab *s, enum frame_state state, uint32_t by,
+		  uint32_t pinned)
+{
+	slab_count(s, x, state, by);
+	if (state == FRAME_CACHED && pinned)
+		slab_count_pinned(s, x, pinned);
+}
+
 void frame_set_state(struct mm *mm, uint32_t f, enum frame_state to)
 {
 	struct frame *fr = frame_at(mm, f);
@@ -23,26 +32,21 @@ void frame_set_state(struct mm *mm, uint32_t f, enum frame_state to)
 	MM_ASSERT(allowed[from] & 1u << to);
 	MM_ASSERT(x->state == EXTENT_LIVE);
 	frame_list_del(mm, &x->frames[from], f);
-	slab_count(s, x, from, -1u);
-	if (from == FRAME_CACHED)
-		slab_count_pinned(s, x, -pinned);
+	count(x, s, from, -1u, -pinned);
 	fr->state = to;
 	if (to == FRAME_FREE)
 		frame_list_add_head(mm, &x->frames[to], f);
 	else
 		frame_list_add_tail(mm, &x->frames[to], f);
-	slab_count(s, x, to, 1);
-	if (to == FRAME_CACHED)
-		slab_count_pinned(s, x, pinned);
+	count(x, s, to, 1, pinned);
 	if (to == FRAME_FREE || to == FRAME_COLD)
 		pending_wake(mm, x->bind, x->group);
-	extent_update(mm, fr->extent);
+	if (!slab_in_place(x))
+		extent_update(mm, fr->extent);
 }
 
-void frame_renew(struct mm *mm, uint32_t f)
+static void renew(struct extent *x, struct frame *fr)
 {
-	struct frame *fr = frame_at(mm, f);
-	struct extent *x = extent_at(mm, fr->extent);
 	uint32_t gen = (fr->gen + 1) & 0xffffff;
 
 	if (!gen)
@@ -53,22 +57,98 @@ void frame_renew(struct mm *mm, uint32_t f)
 		x->gen_top = gen;
 }
 
-uint32_t frame_grant(struct mm *mm, uint32_t ext, enum frame_state to)
+void frame_renew(struct mm *mm, uint32_t f)
 {
-	struct extent *x = extent_at(mm, ext);
+	renew(extent_at(mm, frame_at(mm, f)->extent), frame_at(mm, f));
+}
+
+/* ---- many of one extent: counters and lists of extents change once ------------------------- */
+
+static uint64_t id_of(const struct extent *x, uint32_t ext, uint32_t f, const struct frame *fr)
+{
+	return (uint64_t)ext << (MM_SLOT_BITS + MM_GEN_BITS) |
+	       (uint64_t)(f - x->base) << MM_GEN_BITS | fr->gen;
+}
+
+/* A FREE frame off the list, else one never used. */
+static uint32_t take_free(struct mm *mm, struct extent *x, uint32_t ext)
+{
 	uint32_t f = x->frames[FRAME_FREE].head;
 
-	if (!f) {
-		MM_ASSERT(x->fresh < extent_pages(x));
-		f = x->base + x->fresh++;
-		/* Ids given out under this extent id in an earlier life must stay stale. */
-		*frame_at(mm, f) = (struct frame){ .gen = x->gen_top, .extent = ext };
-		frame_list_add_head(mm, &x->frames[FRAME_FREE], f);
+	if (f) {
+		frame_list_del(mm, &x->frames[FRAME_FREE], f);
+		return f;
 	}
-	frame_set_state(mm, f, to);
-	frame_renew(mm, f);
+	MM_ASSERT(x->fresh < extent_pages(x));
+	f = x->base + x->fresh++;
+	/* Ids given out under this extent id in an earlier life must stay stale. */
+	*frame_at(mm, f) = (struct frame){ .gen = x->gen_top, .extent = ext };
 	return f;
 }
+
+uint32_t frame_grant(struct mm *mm, uint32_t ext, uint32_t nr, uint64_t *ids)
+{
+	struct extent *x = extent_at(mm, ext);
+	struct slab *s = slab_of(mm, x);
+
+	MM_ASSERT(x->state == EXTENT_LIVE);
+	if (nr > x->nr[FRAME_FREE])
+		nr = x->nr[FRAME_FREE];
+	for (uint32_t i = 0; i < nr; i++) {
+		uint32_t f = take_free(mm, x, ext);
+		struct frame *fr = frame_at(mm, f);
+
+		MM_ASSERT(fr->state == FRAME_FREE && !fr->node);
+		fr->state = FRAME_HELD;
+		renew(x, fr);
+		frame_list_add_tail(mm, &x->frames[FRAME_HELD], f);
+		ids[i] = id_of(x, ext, f, fr);
+	}
+	count(x, s, FRAME_FREE, -nr, 0);
+	count(x, s, FRAME_HELD, nr, 0);
+	if (!slab_in_place(x))
+		extent_update(mm, ext);
+	return nr;
+}
+
+uint32_t frame_reserve(struct mm *mm, uint32_t ext)
+{
+	struct extent *x = extent_at(mm, ext);
+	uint32_t f = take_free(mm, x, ext);
+
+	MM_ASSERT(x->state == EXTENT_LIVE && frame_at(mm, f)->state == FRAME_FREE);
+	frame_at(mm, f)->state = FRAME_IO;
+	renew(x, frame_at(mm, f));
+	frame_list_add_tail(mm, &x->frames[FRAME_IO], f);
+	count(x, slab_of(mm, x), FRAME_FREE, -1u, 0);
+	count(x, slab_of(mm, x), FRAME_IO, 1, 0);
+	extent_update(mm, ext);
+	return f;
+}
+
+void frame_release(struct mm *mm, uint32_t ext, const uint64_t *ids, uint32_t nr)
+{
+	struct extent *x = extent_at(mm, ext);
+	struct slab *s = slab_of(mm, x);
+
+	for (uint32_t i = 0; i < nr; i++) {
+		uint32_t f = x->base + mm_page_slot(ids[i]);
+		struct frame *fr = frame_at(mm, f);
+
+		MM_ASSERT(fr->state == FRAME_HELD && !fr->node);
+		frame_list_del(mm, &x->frames[FRAME_HELD], f);
+		fr->state = FRAME_FREE;
+		fr->mark = 0;
+		frame_list_add_head(mm, &x->frames[FRAME_FREE], f);
+	}
+	count(x, s, FRAME_HELD, -nr, 0);
+	count(x, s, FRAME_FREE, nr, 0);
+	pending_wake(mm, x->bind, x->group);
+	if (!slab_in_place(x))
+		extent_update(mm, ext);
+}
+
+/* ---- ids ----------------------------------------------------------------------------------- */
 
 uint32_t frame_slot(const struct mm *mm, uint32_t f)
 {
@@ -79,10 +159,7 @@ uint64_t frame_id(const struct mm *mm, uint32_t f)
 {
 	const struct frame *fr = frame_at(mm, f);
 
-	if (!f)
-		return 0;
-	return (uint64_t)fr->extent << (MM_SLOT_BITS + MM_GEN_BITS) |
-	       (uint64_t)frame_slot(mm, f) << MM_GEN_BITS | fr->gen;
+	return f ? id_of(extent_at(mm, fr->extent), fr->extent, f, fr) : 0;
 }
 
 int frame_resolve(struct mm *mm, uint64_t id, uint32_t *f, struct mm_reply *rp)

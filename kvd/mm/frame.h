@@ -47,7 +47,11 @@ struct frame {
 };
 
 void frame_set_state(struct mm *, uint32_t f, enum frame_state to);
-uint32_t frame_grant(struct mm *, uint32_t ext, enum frame_state);	/* a FREE one: HELD or IO */
+/* At most nr FREE frames of an extent become HELD; their ids, and how many. */
+uint32_t frame_grant(struct mm *, uint32_t ext, uint32_t nr, uint64_t *ids);
+/* HELD frames of one extent, by ids known to be right, become FREE and unmarked. */
+void frame_release(struct mm *, uint32_t ext, const uint64_t *ids, uint32_t nr);
+uint32_t frame_reserve(struct mm *, uint32_t ext);	/* a FREE frame becomes IO */
 void frame_renew(struct mm *, uint32_t f);		/* new generation: old ids are stale */
 uint64_t frame_id(const struct mm *, uint32_t f);	/* page id; 0 for 0 */
 uint32_t frame_slot(const struct mm *, uint32_t f);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
 #include "cache.h"
 #include "core.h"
 #include "import.h"
@@ -16,6 +18,11 @@ uint32_t import_count(uint16_t bits)
 	for (; bits; bits &= (uint16_t)(bits - 1))
 		nr++;
 	return nr;
+}
+
+void import_init_member(struct mm *mm, uint32_t member)
+{
+	memset(import_bits(mm, member, 1), 0, mm->cfg.max_extents * sizeof(uint16_t));
 }
 
 /* It may be adopted, or destroyed, now. */

@@ -92,7 +92,7 @@ static bool adoptable(const struct mm *mm, const struct hit *h)
 	return true;
 }
 
-static void adopt(struct mm *mm, const struct hit *h, struct mm_reply *rp)
+static void adopt(struct mm *mm, const struct hit *h, uint64_t *pages)
 {
 	struct node *n = node_at(mm, h->tail);
 	uint32_t nr = cache_at(mm, h->cache)->desc.nr_groups;
@@ -105,27 +105,29 @@ static void adopt(struct mm *mm, const struct hit *h, struct mm_reply *rp)
 		frame_set_state(mm, f, FRAME_HELD);
 		frame_at(mm, f)->node = NIL;
 		frame_renew(mm, f);
-		rp->tail_pages[g] = frame_id(mm, f);
+		pages[g] = frame_id(mm, f);
 	}
 	node_destroy(mm, h->tail);
-	rp->tail_adopted = true;
 	mm->vmstat.pages_adopt += nr;
 }
 
 static void give_tail(struct mm *mm, const struct hit *h, bool take, struct mm_reply *rp)
 {
 	const struct node *n = node_at(mm, h->tail);
-	uint32_t drop[MM_MAX_GROUPS];
+	uint32_t nr = cache_at(mm, h->cache)->desc.nr_groups, drop[MM_MAX_GROUPS];
+	uint64_t *pages = reply_words(mm, nr);
 
 	rp->tail_tokens = h->tail_tokens;
+	rp->tail_pages = pages;
+	rp->tail_adopted = take;
 	if (take) {
-		adopt(mm, h, rp);
+		adopt(mm, h, pages);
 		return;
 	}
-	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
+	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 		drop[g] = n->depth;
-		rp->tail_pages[g] = frame_id(mm, n->loc[g]);
-	}
+	for (uint32_t g = 0; g < nr; g++)
+		pages[g] = frame_id(mm, n->loc[g]);
 	rp->tail_lease = pool_id(mm, &mm->leases, lease_create(mm, h->bind, h->tail, drop));
 }
 

@@ -8,7 +8,8 @@
  *             is RETIRING or DESTROYING; charge <= peak. A tenant exists while an engine, a cache
  *             or limits that differ from the default (configured) refer to it. The mins of all
  *             tenants fit each pool.
- * Ownership:  memcg.c writes limits, charge and peak; engine.c and cache.c hold references.
+ * Ownership:  memcg.c writes limits, charge and peak; engine.c and cache.c hold references;
+ *             fair is fair.c's, queue pending.c's.
  * Cost:       O(1) a charge; finding a tenant and setting limits O(tenants).
  * Limits:     max_tenants.
  * Errors:     -EDQUOT MM_TENANT_MAX; setting limits: mm.h.
@@ -20,8 +21,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fair.h"
 #include "list.h"
 #include "mm.h"
+#include "pending.h"
 #include "pool.h"
 
 struct tenant {
@@ -40,6 +43,8 @@ struct tenant {
 	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;
 	uint64_t lookup_tokens, hit_tokens;
 	struct list caches;
+	struct fair fair;
+	struct pending_tenant queue;
 };
 
 uint32_t tenant_find(const struct mm *, uint32_t key);	/* 0: none */

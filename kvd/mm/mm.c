@@ -151,10 +151,10 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	memset(block(mm, mm->off_key_heads), 0, (mm->key_mask + 1ull) * sizeof(uint32_t));
 	memset(block(mm, mm->frame_buddy.off_tags), 0, cfg->max_frames);
 	memset(block(mm, mm->token_buddy.off_tags), 0, token_units(cfg));
-	memset(block(mm, mm->off_imports), 0, 2ull * cfg->max_members * cfg->max_extents);
 	buddy_init(mm, &mm->frame_buddy, cfg->max_frames);
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
 	mm->queue.due_ns = UINT64_MAX;
+	mm->queue.pass = 1;
 	mm->compact.idle_ns = mm->shrink.next_ns = UINT64_MAX;
 	*mmp = mm;
 	return 0;
@@ -162,7 +162,7 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-enum array_use { NO_ARRAY, ONE_BATCH, ALL_GROUPS, EVENT_ARRAY };
+enum array_use { NO_ARRAY, ONE_BATCH, ALL_GROUPS, EVENT_ARRAY, GEOM_ARRAY };
 
 static const struct {
 	int (*fn)(struct mm *, const struct mm_request *, struct mm_reply *);
@@ -173,7 +173,7 @@ static const struct {
 	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY },
 	[MM_FENCE] = { engine_op_fence, NO_ARRAY },
 	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY },
-	[MM_CACHE_OPEN] = { cache_op_open, NO_ARRAY, true },
+	[MM_CACHE_OPEN] = { cache_op_open, GEOM_ARRAY, true },
 	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY },
 	[MM_IMPORT] = { import_op_import, NO_ARRAY },
 	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY },
@@ -204,6 +204,8 @@ static uint32_t worst_words(const struct mm *mm, enum array_use use)
 		return MM_MAX_GROUPS * mm->cfg.batch_pages;
 	case EVENT_ARRAY:
 		return EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
+	case GEOM_ARRAY:
+		return MM_MAX_GROUPS * sizeof(struct mm_group_geom) / sizeof(uint64_t);
 	default:
 		return 0;
 	}
@@ -220,6 +222,12 @@ static void begin(struct mm *mm, uint64_t now_ns)
  * going may again be what somebody waits for. With more set the rest is mm_tick's. */
 static void settle(struct mm *mm)
 {
+	if (!mm->waiting.head && !mm->wake.head && !mm->queue.stale) {
+		mm->dirty = false;
+		if (mm->trim.head)
+			slab_trim(mm);
+		return;
+	}
 	do {
 		pending_run(mm);
 		slab_trim(mm);
@@ -228,25 +236,27 @@ static void settle(struct mm *mm)
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 {
-	struct mm_reply rp = { .cookie = rq->cookie, .op = rq->op, .engine = rq->engine,
-			       .member = rq->member, .cache = rq->cache };
 	uint32_t op = (uint32_t)rq->op;
+	bool known = op < MM_NR_OPS && ops[op].fn;
+	struct mm_reply *rp;
 
 	begin(mm, now_ns);
-	if (op >= MM_NR_OPS || !ops[op].fn) {
-		if (!reply_room(mm, 0))
-			return -EAGAIN;
-		rp.result = reply_error(&rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
-		reply_push(mm, &rp);
-		return 0;
-	}
-	if (!reply_room(mm, worst_words(mm, ops[op].array)))
+	if (!reply_room(mm, known ? worst_words(mm, ops[op].array) : 0))
 		return -EAGAIN;
-	rp.result = ops[op].fn(mm, rq, &rp);
-	if (rp.result >= 0 && ops[op].asks)
+	rp = reply_next(mm);
+	rp->cookie = rq->cookie;
+	rp->op = rq->op;
+	rp->engine = rq->engine;
+	rp->member = rq->member;
+	rp->cache = rq->cache;
+	if (known)
+		rp->result = ops[op].fn(mm, rq, rp);
+	else
+		rp->result = reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
+	if (known && rp->result >= 0 && ops[op].asks)
 		compact_seen(mm, rq->engine);
-	if (rp.result != REPLY_LATER)
-		reply_push(mm, &rp);
+	if (rp->result != REPLY_LATER)
+		reply_done(mm, rp);
 	settle(mm);
 	return 0;
 }

@@ -284,14 +284,15 @@ struct mm_reply {
 	enum mm_op op;
 	int result;			/* 0/-errno */
 	enum mm_reason reason;
+	bool writable;			/* IMPORT */
+	bool tail_adopted;
 	uint64_t a, b;			/* see reason */
 	uint32_t engine, member, cache;
 	uint32_t lease, park;		/* LOOKUP, COMMIT, LEASE_DUP, PARK, RESUME */
-	bool writable;			/* IMPORT */
 	/* LOOKUP, RESUME: nr_pages full pages of nr_groups groups, pages[group][nr_pages], 0 where
 	 * a window group has none (none is needed there). tail_*: the page after them matches
-	 * tail_tokens > 0 of the rest: its source pages tail_pages[group], leased by tail_lease (0
-	 * if adopted: then the ids are held by the engine now, tail_adopted). In window groups
+	 * tail_tokens > 0 of the rest: its source pages tail_pages[nr_groups], leased by tail_lease
+	 * (0 if adopted: then the ids are held by the engine now, tail_adopted). In window groups
 	 * tail_lease keeps its own page only: who reads the window before it, while the tail is
 	 * being copied or after, keeps both leases.
 	 * COMMIT: nr_pages as given; pages[group][nr_pages] are the ids of the chain: the committed
@@ -299,12 +300,11 @@ struct mm_reply {
 	 * ALLOC: pages[nr_pages]. */
 	uint32_t nr_pages, nr_groups;
 	const uint64_t *pages;
+	const uint64_t *tail_pages;	/* NULL: no tail */
 	uint32_t tail_tokens, tail_lease;
-	bool tail_adopted;
-	uint64_t tail_pages[MM_MAX_GROUPS];
-	struct mm_group_geom geom[MM_MAX_GROUPS];	/* CACHE_OPEN */
-	const struct mm_event *events;	/* EVENTS */
 	uint32_t nr_events;
+	const struct mm_event *events;	/* EVENTS */
+	const struct mm_group_geom *geom;	/* CACHE_OPEN: [nr_groups] */
 };
 
 /* ---- effects ------------------------------------------------------------------------------- */
@@ -372,6 +372,7 @@ struct mm_meminfo {			/* of one device */
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, pad;
+	uint64_t promised_bytes;	/* of free and leaving ones: for whom they were promised */
 };
 
 struct mm_engine_info {

@@ -71,11 +71,22 @@ uint32_t node_find(const struct mm *mm, const struct node_query *q)
 	uint32_t n = *children_of(mm, q->cache, q->parent);
 
 	while (n) {
-		int c = compare(mm, q, n);
+		const struct node *no = node_at(mm, n);
+		const uint32_t *tokens = node_tokens(mm, n);
+		int c;
 
-		if (!c)
+		/* Mostly an only child is the one asked for, and its own is asked for next. */
+		__builtin_prefetch(node_at(mm, no->children));
+		if (no->key != q->key)
+			c = q->key < no->key ? -1 : 1;
+		else if (tokens[0] != q->tokens[0])
+			c = q->tokens[0] < tokens[0] ? -1 : 1;
+		else if (no->nr_tokens == q->nr_tokens &&
+			 !memcmp(tokens, q->tokens, q->nr_tokens * sizeof(*tokens)))
 			break;
-		n = c < 0 ? node_at(mm, n)->left : node_at(mm, n)->right;
+		else
+			c = compare(mm, q, n);
+		n = c < 0 ? no->left : no->right;
 	}
 	return n;
 }
@@ -298,50 +309,90 @@ void node_evict(struct mm *mm, uint32_t n, uint32_t *budget)
 
 /* ---- pins ---------------------------------------------------------------------------------- */
 
-static void count_pinned(struct mm *mm, uint32_t n, uint32_t by)
+static uint32_t nr_groups(const struct mm *mm, uint32_t n)
 {
-	const struct node *no = node_at(mm, n);
+	return cache_at(mm, node_at(mm, n)->cache)->desc.nr_groups;
+}
 
-	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
-		uint32_t f = no->loc[g];
-		struct extent *x;
+/* Frames whose node was pinned or unpinned, of one extent a group: a chain mostly lies in few. */
+struct tally {
+	uint32_t ext[MM_MAX_GROUPS], nr[MM_MAX_GROUPS];
+	uint32_t nr_groups, nodes, units;
+};
 
-		if (!f || frame_at(mm, f)->state != FRAME_CACHED)
+static void tally_flush(struct mm *mm, struct tally *t, uint32_t g, bool pin)
+{
+	struct extent *x = extent_at(mm, t->ext[g]);
+	uint32_t by = pin ? t->nr[g] : -t->nr[g];
+
+	if (!t->nr[g])
+		return;
+	slab_count_pinned(slab_of(mm, x), x, by);
+	t->nr[g] = 0;
+	if (!pin && mm->waiting.head)
+		pending_wake(mm, x->bind, x->group);
+	if (extent_takeable(x) != x->on_take)
+		extent_update(mm, t->ext[g]);
+}
+
+static void tally_node(struct mm *mm, struct tally *t, const struct node *no, bool pin)
+{
+	for (uint32_t g = 0; g < t->nr_groups; g++) {
+		const struct frame *fr = frame_at(mm, no->loc[g]);
+
+		if (!no->loc[g] || fr->state != FRAME_CACHED)
 			continue;
-		x = extent_at(mm, frame_at(mm, f)->extent);
-		slab_count_pinned(slab_of(mm, x), x, by);
-		if (by != 1)
-			pending_wake(mm, x->bind, x->group);
-		extent_update(mm, frame_at(mm, f)->extent);
+		if (fr->extent != t->ext[g]) {
+			tally_flush(mm, t, g, pin);
+			t->ext[g] = fr->extent;
+		}
+		t->nr[g]++;
 	}
-	mm->nr_pinned_nodes += by;
-	mm->nr_pinned_units += by * node_units(no->nr_tokens);
+	t->nodes++;
+	t->units += node_units(no->nr_tokens);
+}
+
+static void tally_end(struct mm *mm, struct tally *t, bool pin)
+{
+	for (uint32_t g = 0; g < t->nr_groups; g++)
+		tally_flush(mm, t, g, pin);
+	mm->nr_pinned_nodes += pin ? t->nodes : -t->nodes;
+	mm->nr_pinned_units += pin ? t->units : -t->units;
 }
 
 void node_pin(struct mm *mm, uint32_t n)
 {
-	while (n && !node_at(mm, n)->pins++) {
+	struct tally t;
+
+	if (!n || node_at(mm, n)->pins++)
+		return;
+	t = (struct tally){ .nr_groups = nr_groups(mm, n) };
+	do {
 		struct node *no = node_at(mm, n);
 
 		lru_del(mm, n);
-		count_pinned(mm, n, 1);
+		tally_node(mm, &t, no, true);
 		key_pin(mm, no->key);
 		n = no->parent;
-	}
+	} while (n && !node_at(mm, n)->pins++);
+	tally_end(mm, &t, true);
 }
 
 void node_unpin(struct mm *mm, uint32_t n)
 {
+	struct tally t;
+
 	mm->clock++;
-	while (n) {
+	MM_ASSERT(node_at(mm, n)->pins);
+	if (--node_at(mm, n)->pins)
+		return;
+	t = (struct tally){ .nr_groups = nr_groups(mm, n) };
+	do {
 		struct node *no = node_at(mm, n);
 		uint32_t parent;
 
-		MM_ASSERT(no->pins);
-		if (--no->pins)
-			return;
 		no->age = mm->clock;
-		count_pinned(mm, n, -1u);
+		tally_node(mm, &t, no, false);
 		key_unpin(mm, no->key);
 		parent = no->parent;
 		lru_add_hot(mm, n);
@@ -349,7 +400,9 @@ void node_unpin(struct mm *mm, uint32_t n)
 		if (!no->children && !has_frame(no))
 			destroy_one(mm, n);
 		n = parent;
-	}
+		MM_ASSERT(!n || node_at(mm, n)->pins);
+	} while (n && !--node_at(mm, n)->pins);
+	tally_end(mm, &t, false);
 }
 
 /* ---- windows ------------------------------------------------------------------------------- */

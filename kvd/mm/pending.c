@@ -4,11 +4,12 @@
 #include "core.h"
 #include "event.h"
 #include "reclaim.h"
+#include "vmstat.h"
 
 enum verdict {
 	GRANTED,
 	WAIT_CREATE,	/* an extent of its own is being made */
-	WAIT_POOL,	/* somebody is giving room back, or has been asked to */
+	WAIT_ROOM,	/* somebody is giving room back, or has been asked to */
 	REFUSED,
 };
 
@@ -16,10 +17,10 @@ struct want {
 	uint32_t bind, group, nr, cache;
 	uint64_t deadline_ns;
 	uint32_t claimed;	/* pages of the same slab that earlier ones wait for */
-	uint64_t seq;		/* UINT64_MAX: not in the queue yet, all that wait are before it */
+	struct fair_place at;	/* in the queue, or where it would be */
 	bool may_wait;		/* there is, or will be, an entry in the queue */
-	bool barred;		/* an earlier one waits for the pool */
-	uint32_t bars;		/* waiting for the pool: devices it keeps later ones from */
+	bool barred, own_barred;	/* by one before it: of anybody, of its tenant */
+	uint32_t bars, own;	/* waiting for room: what pending has */
 	bool pressed;
 	int32_t create_error;
 	uint64_t *ids;
@@ -76,24 +77,20 @@ static bool holds_on(const struct mm *mm, uint32_t engine, uint32_t devices)
 	return false;
 }
 
-/* True if anybody else has room on the devices; those alive are told. */
+/* True if anybody else (of the tenant, if that is at its max) has room on the devices; those alive
+ * are told. */
 static bool press(struct mm *mm, struct want *w, uint32_t nr_extents)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t me = bind_at(mm, w->bind)->engine;
 	uint64_t bytes = 0;
-	bool others = false, own = true;	/* the tenant's max alone stands in the way */
+	bool others = false;
 
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		own = own && !admit_short(mm, w->bind, w->group, d, nr_extents);
-	own = own && mm->extents.max - mm->extents.nr_used + mm->nr_leaving >= nr_extents &&
-	      buddy_fits(&mm->frame_buddy, c->order[w->group]);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		bytes += c->need[w->group][d] * nr_extents;
 	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
-		if (e == me || !holds_on(mm, e, c->device_mask))
-			continue;
-		if (own && engine_at(mm, e)->tenant != c->tenant)
+		if (e == me || (w->own && engine_at(mm, e)->tenant != c->tenant) ||
+		    !holds_on(mm, e, c->device_mask))
 			continue;
 		others = true;
 		if (!w->pressed && !engine_at(mm, e)->fenced)
@@ -103,12 +100,109 @@ static bool press(struct mm *mm, struct want *w, uint32_t nr_extents)
 	return others;
 }
 
-static bool leaving_on(const struct mm *mm, uint32_t devices)
+/* Is room that w can use on its way? */
+static bool leaving(const struct mm *mm, const struct want *w)
 {
+	const struct cache *c = cache_at(mm, w->cache);
+
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (devices >> d & 1 && mm->device[d].leaving_bytes)
+		if (c->device_mask >> d & 1 &&
+		    (w->own ? tenant_at(mm, c->tenant)->leaving[d] : mm->device[d].leaving_bytes))
 			return true;
 	return false;
+}
+
+/* ---- the order ----------------------------------------------------------------------------- */
+
+static uint32_t devices_of(const struct mm *mm, uint32_t bind)
+{
+	return cache_at(mm, bind_at(mm, bind)->cache)->device_mask;
+}
+
+struct fair_place pending_place(const struct mm *mm, uint32_t p)
+{
+	static const struct fair_base none;
+
+	return fair_place(mm, pending_at(mm, p)->engine, pending_at(mm, p)->seq, &none, 0);
+}
+
+/* Is one of the first ones of these devices before this place? */
+static bool barred(const struct mm *mm, const uint32_t *head, uint32_t devices,
+		   const struct fair_place *at)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (devices >> d & 1 && head[d]) {
+			struct fair_place first = pending_place(mm, head[d]);
+
+			if (fair_before(&first, at))
+				return true;
+		}
+	return false;
+}
+
+/* NULL: none of the tenant waits for room. */
+static const struct pending_tenant *waiting_of(const struct mm *mm, uint32_t tenant)
+{
+	const struct pending_tenant *t = &tenant_at(mm, tenant)->queue;
+
+	return t->pass == mm->queue.pass && t->floor != UINT64_MAX ? t : NULL;
+}
+
+static struct fair_base base_of(const struct mm *mm, const struct want *w)
+{
+	uint32_t tenant = cache_at(mm, w->cache)->tenant;
+	const struct pending_tenant *t = waiting_of(mm, tenant);
+	struct fair_base base = { .tenant = UINT64_MAX,
+				  .engine = t ? t->floor : tenant_at(mm, tenant)->queue.start };
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint32_t p = devices_of(mm, w->bind) >> d & 1 ? mm->queue.head[d] : NIL, owner;
+
+		owner = p ? engine_at(mm, pending_at(mm, p)->engine)->tenant : NIL;
+		if (p && tenant_at(mm, owner)->fair.start < base.tenant)
+			base.tenant = tenant_at(mm, owner)->fair.start;
+	}
+	if (base.tenant == UINT64_MAX)
+		base.tenant = mm->queue.start;
+	return base;
+}
+
+static uint64_t bytes_of(const struct mm *mm, const struct want *w)
+{
+	return w->nr * vmstat_page_bytes(mm, w->cache, w->group, VMSTAT_ALL_DEVICES);
+}
+
+/* Its place, and who is before it. */
+static void look_before(struct mm *mm, struct want *w, uint64_t seq)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	const struct pending_tenant *t = waiting_of(mm, c->tenant);
+	struct fair_base base = base_of(mm, w);
+
+	w->at = fair_place(mm, bind_at(mm, w->bind)->engine, seq, &base, bytes_of(mm, w));
+	w->barred = barred(mm, mm->queue.head, c->device_mask, &w->at);
+	w->own_barred = t && barred(mm, t->own_head, c->device_mask, &w->at);
+}
+
+/* Extents made for w are what others wait for, if any do. Before the queue is looked at again. */
+static void took(struct mm *mm, const struct want *w, uint32_t nr_extents)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	const struct pending_tenant *t = waiting_of(mm, c->tenant);
+	struct fair_base base = base_of(mm, w);
+	uint64_t bytes = 0;
+	bool wanted = false;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		bytes += c->need[w->group][d] * nr_extents;
+		wanted = wanted || (c->device_mask >> d & 1 &&
+				    (mm->queue.head[d] || (t && t->own_head[d])));
+	}
+	if (!wanted || !bytes)
+		return;
+	fair_take(mm, bind_at(mm, w->bind)->engine, &base, bytes);
+	mm->queue.stale = true;		/* its next one may be after others now */
+	mm->dirty = true;
 }
 
 /* ---- the decision -------------------------------------------------------------------------- */
@@ -120,39 +214,61 @@ static uint32_t extents_for(uint64_t pages, const struct cache *c, uint32_t grou
 
 static enum verdict create(struct mm *mm, const struct want *w, uint32_t nr)
 {
-	for (; nr; nr--)
-		if (!extent_create(mm, w->bind, w->group))
-			break;	/* frames fragmented: the rest is made when these are used up */
+	uint32_t made = 0;
+
+	while (made < nr && extent_create(mm, w->bind, w->group))
+		made++;		/* frames fragmented: the rest is made when these are used up */
+	took(mm, w, made);
 	return WAIT_CREATE;
 }
 
-static enum verdict wait_pool(struct mm *mm, struct want *w, uint64_t missing)
+/* With so many extents more the tenant would be above its max. */
+static bool at_max(const struct mm *mm, const struct want *w, uint32_t extents,
+		   struct mm_reply *why)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t room = admit_quota(mm, w->bind, w->group, d);
+		uint64_t limit = tenant_at(mm, c->tenant)->limit[d].max_bytes;
+
+		if (c->need[w->group][d] * extents <= room)
+			continue;
+		reply_error(why, -EDQUOT, MM_TENANT_MAX, limit, core_less(limit, room));
+		return true;
+	}
+	return false;
+}
+
+static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, struct mm_reply *rp)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t extents = extents_for(missing, c, w->group);
-	struct reclaim take = { w->bind, w->group, w->seq };
+	struct reclaim take = { w->bind, w->group, w->at,
+				w->own_barred || at_max(mm, w, extents, rp) };
 	bool coming;
 
 	if (!w->may_wait || w->create_error)
 		return REFUSED;
 	/* Who cannot wait comes again, perhaps: the room is on its way by then. */
-	if (!w->deadline_ns && !w->barred)
+	if (!w->deadline_ns && !(take.own ? w->own_barred : w->barred))
 		reclaim_extents(mm, &take, extents);
 	if (w->deadline_ns <= mm->now_ns)
 		return REFUSED;
-	w->bars = c->device_mask;
-	if (w->barred)
-		return WAIT_POOL;
+	w->own = take.own ? c->device_mask : 0;
+	w->bars = take.own ? 0 : c->device_mask;
+	if (take.own ? w->own_barred : w->barred)
+		return WAIT_ROOM;
 	/* Extent slots and frames are of no device: who lacks them bars all. */
-	if (mm->extents.max - mm->extents.nr_used < extents ||
-	    !buddy_fits(&mm->frame_buddy, c->order[w->group]))
+	if (w->bars && (mm->extents.max - mm->extents.nr_used < extents ||
+			!buddy_fits(&mm->frame_buddy, c->order[w->group])))
 		w->bars = UINT32_MAX;
 	coming = reclaim_extents(mm, &take, extents);
-	if (!press(mm, w, extents) && !coming && !leaving_on(mm, c->device_mask))
+	if (!press(mm, w, extents) && !coming && !leaving(mm, w))
 		return REFUSED;
 	if (!coming)
 		compact_want(mm, c->device_mask);
-	return WAIT_POOL;
+	return WAIT_ROOM;
 }
 
 /* A tenant that more extents would take above its high has its own cached pages taken first. */
@@ -166,6 +282,22 @@ static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can,
 	if (!fewer)
 		memcg_event(mm, c->tenant, MM_MEMCG_HIGH);
 	return fewer;
+}
+
+/* Whoever is before it, what it was promised and what its tenant's min says is its own. */
+static uint32_t creatable(const struct mm *mm, const struct want *w, uint32_t nr,
+			  struct mm_reply *rp)
+{
+	const struct cache *c = cache_at(mm, w->cache);
+	uint32_t can = extent_creatable(mm, w->bind, w->group, nr, rp);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices && (w->barred || w->own_barred); d++) {
+		uint64_t need = c->need[w->group][d];
+
+		if (need && admit_entitled(mm, w->bind, w->group, d) / need < can)
+			can = (uint32_t)(admit_entitled(mm, w->bind, w->group, d) / need);
+	}
+	return can;
 }
 
 static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
@@ -188,8 +320,8 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	if (ahead >= w->nr && w->may_wait)
 		return WAIT_CREATE;
 	want_extents = extents_for(core_less(w->nr, ahead), c, w->group);
-	if (!w->barred && !w->create_error && w->may_wait)
-		can = extent_creatable(mm, w->bind, w->group, want_extents, rp);
+	if (!w->create_error && w->may_wait)
+		can = creatable(mm, w, want_extents, rp);
 	can = prefer_cached(mm, w, can, ahead + more);
 	/* New memory first, all there is, if with the cached pages it will do. */
 	if (can && ahead + more + ((uint64_t)can << c->order[w->group]) >= w->nr)
@@ -205,7 +337,7 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 		return w->may_wait ? WAIT_CREATE : REFUSED;
 	}
 	missing = core_less(w->nr, ahead + more);
-	return wait_pool(mm, w, missing);
+	return wait_room(mm, w, missing, rp);
 }
 
 /* ---- the queue ----------------------------------------------------------------------------- */
@@ -230,6 +362,7 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 	}
 	rp->reason = MM_OK;
 	extent_creatable(mm, w->bind, w->group, short_of, rp);
+	at_max(mm, w, short_of, rp);	/* then room in the pool would not help either */
 	room = rp->reason == MM_OK;
 	if (room)	/* there is, but others were first, or none may wait */
 		reply_error(rp, -ENOMEM, MM_POOL_FULL, w->nr, 0);
@@ -242,46 +375,62 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 
 /* ---- who bars whom, and until when --------------------------------------------------------- */
 
-static uint32_t devices_of(const struct mm *mm, uint32_t bind)
+/* What is known of a tenant is from the last walk, or nothing. */
+static struct pending_tenant *known(struct mm *mm, uint32_t tenant)
 {
-	return cache_at(mm, bind_at(mm, bind)->cache)->device_mask;
+	struct pending_tenant *t = &tenant_at(mm, tenant)->queue;
+
+	if (t->pass != mm->queue.pass)
+		*t = (struct pending_tenant){ .start = t->start, .pass = mm->queue.pass,
+					      .floor = UINT64_MAX };
+	return t;
 }
 
-/* Does one before this place in the queue keep it from the pool? */
-static bool barred(const struct mm *mm, uint32_t bind, uint64_t seq)
+static void make_first(const struct mm *mm, uint32_t *head, uint32_t p)
 {
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint32_t head = mm->queue.head[d];
+	struct fair_place mine = pending_place(mm, p), its;
 
-		if (devices_of(mm, bind) >> d & 1 && head && pending_at(mm, head)->seq < seq)
-			return true;
-	}
-	return false;
+	if (*head)
+		its = pending_place(mm, *head);
+	if (!*head || fair_before(&mine, &its))
+		*head = p;
 }
 
-/* Not called while stale for a waiter that is not the last: refresh finds it. */
+/* Not called while stale: refresh finds it. */
 static void note_bars(struct mm *mm, uint32_t p)
 {
 	const struct pending *pe = pending_at(mm, p);
+	const struct engine *e = engine_at(mm, pe->engine);
 	struct pending_queue *q = &mm->queue;
+	struct pending_tenant *t = known(mm, e->tenant);
 
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (pe->bars >> d & 1 &&
-		    (!q->head[d] || pending_at(mm, q->head[d])->seq > pe->seq))
-			q->head[d] = p;
+	if (!pending_wants_room(pe))
+		return;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		if (pe->bars >> d & 1)
+			make_first(mm, &q->head[d], p);
+		if (pe->own >> d & 1)
+			make_first(mm, &t->own_head[d], p);
+	}
+	if (pe->own && !t->listed) {
+		t->listed = true;
+		t->next = q->own;
+		q->own = e->tenant;
+	}
+	t->floor = e->fair.start < t->floor ? e->fair.start : t->floor;
 	/* One whose extent is being made outlives its deadline: it wakes by completion. */
-	if (pe->bars && pe->deadline_ns < q->due_ns)
-		q->due_ns = pe->deadline_ns;
+	q->due_ns = pe->deadline_ns < q->due_ns ? pe->deadline_ns : q->due_ns;
 }
 
-static void set_bars(struct mm *mm, uint32_t p, uint32_t bars)
+static void set_bars(struct mm *mm, uint32_t p, uint32_t bars, uint32_t own)
 {
 	struct pending *pe = pending_at(mm, p);
 
-	if (bars == pe->bars)
+	if (bars == pe->bars && own == pe->own)
 		return;
-	mm->queue.stale = mm->queue.stale || pe->bars;
+	mm->queue.stale = mm->queue.stale || pending_wants_room(pe);
 	pe->bars = bars;
+	pe->own = own;
 	if (!mm->queue.stale)
 		note_bars(mm, p);
 	mm->dirty = true;	/* there may be another first one */
@@ -294,7 +443,9 @@ static void refresh(struct mm *mm)
 	if (!q->stale)
 		return;
 	q->stale = false;
+	q->pass++;
 	q->due_ns = UINT64_MAX;
+	q->own = NIL;
 	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
 		q->head[d] = NIL;
 	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next) {
@@ -311,12 +462,15 @@ uint64_t pending_next_deadline(const struct mm *mm)
 /* ---- into the queue and out of it ---------------------------------------------------------- */
 
 static void enqueue(struct mm *mm, const struct want *w, const struct mm_request *rq,
-		    bool for_pool)
+		    bool for_room)
 {
 	uint32_t p = pool_get(mm, &mm->pendings);
 	struct pending *pe = pending_at(mm, p);
+	struct fair_base base;
 
 	MM_ASSERT(p);
+	refresh(mm);
+	base = base_of(mm, w);
 	pe->engine = bind_at(mm, w->bind)->engine;
 	pe->bind = w->bind;
 	pe->group = w->group;
@@ -327,9 +481,10 @@ static void enqueue(struct mm *mm, const struct want *w, const struct mm_request
 	pe->seq = ++mm->queue.last_seq;
 	slab(mm, w)->pend_pages += w->nr;
 	engine_at(mm, pe->engine)->nr_pending++;
+	fair_enter(mm, pe->engine, &base, bytes_of(mm, w));
 	pending_list_add_tail(mm, &mm->waiting, p);
 	waiter_list_add_tail(mm, &slab(mm, w)->waiters, p);
-	set_bars(mm, p, for_pool ? w->bars : 0);
+	set_bars(mm, p, for_room ? w->bars : 0, for_room ? w->own : 0);
 	mm->vmstat.alloc_wait++;
 }
 
@@ -338,12 +493,13 @@ static void dequeue(struct mm *mm, uint32_t p)
 	struct pending *pe = pending_at(mm, p);
 	struct slab *s = &bind_at(mm, pe->bind)->slab[pe->group];
 
-	set_bars(mm, p, 0);
+	set_bars(mm, p, 0, 0);
 	if (s->wake_at == p)
 		s->wake_at = pe->slab_link.next;
 	waiter_list_del(mm, &s->waiters, p);
 	s->pend_pages -= pe->nr_pages;
 	engine_at(mm, pe->engine)->nr_pending--;
+	fair_leave(mm, pe->engine);
 	slab_trim_soon(mm, pe->bind);
 	pending_list_del(mm, &mm->waiting, p);
 	pool_put(mm, &mm->pendings, p);
@@ -354,7 +510,7 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 {
 	int err = 0;
 	uint32_t engine = engine_find(mm, rq->engine, rp, &err), g = rq->group;
-	struct want w = { .group = g, .nr = rq->alloc.nr_pages, .seq = UINT64_MAX,
+	struct want w = { .group = g, .nr = rq->alloc.nr_pages,
 			  .deadline_ns = rq->alloc.deadline_ns };
 	enum verdict v;
 
@@ -368,9 +524,15 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	w.cache = bind_at(mm, w.bind)->cache;
 	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
+	if (slab_free(slab(mm, &w)) >= w.nr) {	/* whatever waits: decide() would too */
+		rp->pages = w.ids = reply_words(mm, w.nr);
+		rp->nr_pages = w.nr;
+		slab_grant(mm, w.bind, w.group, w.nr, w.ids);
+		return 0;
+	}
 	w.may_wait = !share_full(mm, engine, rp);
 	w.claimed = slab(mm, &w)->pend_pages;
-	w.barred = barred(mm, w.bind, w.seq);
+	look_before(mm, &w, UINT64_MAX);
 	w.ids = reply_words(mm, w.nr);
 	v = decide(mm, &w, rp);
 	if (rp->reason == MM_TENANT_MAX)
@@ -384,7 +546,7 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 		refuse(mm, &w, rp);
 		return rp->result;
 	}
-	enqueue(mm, &w, rq, v == WAIT_POOL);
+	enqueue(mm, &w, rq, v == WAIT_ROOM);
 	return REPLY_LATER;
 }
 
@@ -396,7 +558,7 @@ static bool retry(struct mm *mm, uint32_t p, uint32_t claimed)
 	struct pending *pe = pending_at(mm, p);
 	struct want w = {
 		.bind = pe->bind, .group = pe->group, .nr = pe->nr_pages, .claimed = claimed,
-		.cache = bind_at(mm, pe->bind)->cache, .seq = pe->seq,
+		.cache = bind_at(mm, pe->bind)->cache,
 		.deadline_ns = pe->deadline_ns, .may_wait = true, .pressed = pe->pressed,
 		.create_error = pe->create_error,
 	};
@@ -408,14 +570,14 @@ static bool retry(struct mm *mm, uint32_t p, uint32_t claimed)
 	enum verdict v;
 
 	refresh(mm);
-	w.barred = barred(mm, w.bind, w.seq);
+	look_before(mm, &w, pe->seq);
 	w.ids = reply_words(mm, w.nr);
 	mm->queue.left--;
 	mm->queue.nr_looks++;
 	v = decide(mm, &w, &rp);
-	if (v == WAIT_CREATE || v == WAIT_POOL) {
+	if (v == WAIT_CREATE || v == WAIT_ROOM) {
 		mm->replies.used_words -= w.nr;
-		set_bars(mm, p, v == WAIT_POOL ? w.bars : 0);
+		set_bars(mm, p, v == WAIT_ROOM ? w.bars : 0, v == WAIT_ROOM ? w.own : 0);
 		pe->pressed = w.pressed;
 		return false;
 	}
@@ -489,6 +651,8 @@ static bool run_wakes(struct mm *mm)
 					return false;
 			}
 		}
+		if (b->wake)
+			continue;	/* reclaim for one group freed pages of one before it */
 		wake_list_del(mm, &mm->wake, bind);
 		b->on_wake = false;
 	}
@@ -509,7 +673,7 @@ static void run_due(struct mm *mm)
 
 		next = pe->link.next;
 		mm->queue.nr_looks++;
-		if (!pe->bars || pe->deadline_ns > mm->now_ns)
+		if (!pending_wants_room(pe) || pe->deadline_ns > mm->now_ns)
 			continue;
 		if (!may_retry(mm, p))
 			return;
@@ -517,7 +681,57 @@ static void run_due(struct mm *mm)
 	}
 }
 
-/* The first ones that bar a device, until all of them go on waiting. */
+/* True: something changed, so there may be another first one. */
+static bool retry_first(struct mm *mm, uint32_t p)
+{
+	uint32_t bars = pending_at(mm, p)->bars, own = pending_at(mm, p)->own;
+
+	return retry(mm, p, claimed_before(mm, slab_of_waiter(mm, p), p)) ||
+	       pending_at(mm, p)->bars != bars || pending_at(mm, p)->own != own;
+}
+
+/* Is one that bars a device itself barred on another? */
+static bool barred_elsewhere(const struct mm *mm, uint32_t p)
+{
+	struct fair_place at = pending_place(mm, p);
+
+	return barred(mm, mm->queue.head, devices_of(mm, pending_at(mm, p)->bind), &at);
+}
+
+static bool run_pool_heads(struct mm *mm, bool *again)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint32_t p;
+
+		refresh(mm);
+		p = mm->queue.head[d];
+		if (!p || barred_elsewhere(mm, p))
+			continue;
+		if (!may_retry(mm, p))
+			return false;
+		*again |= retry_first(mm, p);
+	}
+	return true;
+}
+
+static bool run_own_heads(struct mm *mm, bool *again)
+{
+	refresh(mm);
+	for (uint32_t t = mm->queue.own; t && !*again; t = tenant_at(mm, t)->queue.next)
+		for (uint32_t d = 0, p = NIL; d < mm->cfg.nr_devices && !*again; d++) {
+			uint32_t head = tenant_at(mm, t)->queue.own_head[d];
+
+			if (!head || head == p)
+				continue;
+			p = head;
+			if (!may_retry(mm, p))
+				return false;
+			*again = retry_first(mm, p);
+		}
+	return true;
+}
+
+/* The first ones that bar a device, or their tenant, until all of them go on waiting. */
 static void run_heads(struct mm *mm)
 {
 	bool again = true;
@@ -525,20 +739,9 @@ static void run_heads(struct mm *mm)
 	mm->dirty = false;
 	while (again) {
 		again = false;
-		for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-			uint32_t p, bars;
-
-			refresh(mm);
-			p = mm->queue.head[d];
-			if (!p || barred(mm, pending_at(mm, p)->bind, pending_at(mm, p)->seq))
-				continue;
-			if (!may_retry(mm, p)) {
-				mm->dirty = true;
-				return;
-			}
-			bars = pending_at(mm, p)->bars;
-			again |= retry(mm, p, claimed_before(mm, slab_of_waiter(mm, p), p)) ||
-				 pending_at(mm, p)->bars != bars;
+		if (!run_pool_heads(mm, &again) || !run_own_heads(mm, &again)) {
+			mm->dirty = true;
+			return;
 		}
 	}
 }

@@ -3,11 +3,6 @@
 
 #include "core.h"
 
-static struct pool_obj *obj(const struct mm *mm, const struct pool *p, uint32_t i)
-{
-	return (struct pool_obj *)((uintptr_t)mm + p->off + (uint64_t)(i - 1) * p->size);
-}
-
 void pool_init(struct pool *p, uint32_t size, uint32_t max, uint32_t clear_from, uint32_t keep)
 {
 	*p = (struct pool){ .size = size, .max = max, .clear_from = clear_from, .keep = keep };
@@ -22,14 +17,14 @@ uint32_t pool_get(struct mm *mm, struct pool *p)
 
 	if (p->nr_freed && (p->nr_freed >= p->keep || p->fresh == p->max)) {
 		i = p->head;
-		o = obj(mm, p, i);
+		o = pool_obj_at(mm, p, i);
 		p->head = o->next_free;
 		if (!p->head)
 			p->tail = NIL;
 		p->nr_freed--;
 	} else if (p->fresh < p->max) {
 		i = ++p->fresh;
-		o = obj(mm, p, i);
+		o = pool_obj_at(mm, p, i);
 		memset(o, 0, p->size);	/* the block may have arrived with anything in it */
 	} else {
 		return NIL;
@@ -44,7 +39,7 @@ uint32_t pool_get(struct mm *mm, struct pool *p)
 
 void pool_put(struct mm *mm, struct pool *p, uint32_t i)
 {
-	struct pool_obj *o = obj(mm, p, i);
+	struct pool_obj *o = pool_obj_at(mm, p, i);
 
 	MM_ASSERT(o->gen_live & POOL_LIVE);
 	o->gen_live++;		/* clears the mark and carries into the generation */
@@ -59,38 +54,21 @@ void pool_put(struct mm *mm, struct pool *p, uint32_t i)
 	}
 	o->next_free = NIL;
 	if (p->tail)
-		obj(mm, p, p->tail)->next_free = i;
+		pool_obj_at(mm, p, p->tail)->next_free = i;
 	else
 		p->head = i;
 	p->tail = i;
 }
 
-bool pool_live(const struct mm *mm, const struct pool *p, uint32_t i)
-{
-	return i && i <= p->fresh && obj(mm, p, i)->gen_live & POOL_LIVE;
-}
-
-uint32_t pool_id(const struct mm *mm, const struct pool *p, uint32_t i)
-{
-	return i ? (obj(mm, p, i)->gen_live >> 1) << p->id_bits | i : MM_NO_ID;
-}
-
-uint32_t pool_find(const struct mm *mm, const struct pool *p, uint32_t id)
-{
-	uint32_t i = id & ((1u << p->id_bits) - 1);
-
-	return pool_live(mm, p, i) && pool_id(mm, p, i) == id ? i : NIL;
-}
-
 uint32_t pool_next(const struct mm *mm, const struct pool *p, uint32_t i)
 {
 	while (++i <= p->fresh)
-		if (obj(mm, p, i)->gen_live & POOL_LIVE)
+		if (pool_obj_at(mm, p, i)->gen_live & POOL_LIVE)
 			return i;
 	return NIL;
 }
 
 void pool_renew(struct mm *mm, struct pool *p, uint32_t i)
 {
-	obj(mm, p, i)->gen_live += 2;
+	pool_obj_at(mm, p, i)->gen_live += 2;
 }

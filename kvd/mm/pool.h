@@ -37,11 +37,31 @@ struct pool {
 void pool_init(struct pool *, uint32_t size, uint32_t max, uint32_t clear_from, uint32_t keep);
 uint32_t pool_get(struct mm *, struct pool *);			/* 0: full */
 void pool_put(struct mm *, struct pool *, uint32_t i);
-bool pool_live(const struct mm *, const struct pool *, uint32_t i);
-uint32_t pool_id(const struct mm *, const struct pool *, uint32_t i);	/* 0 for 0 */
-uint32_t pool_find(const struct mm *, const struct pool *, uint32_t id);	/* 0: no such id */
 uint32_t pool_next(const struct mm *, const struct pool *, uint32_t i);	/* live, after i; 0 */
 void pool_renew(struct mm *, struct pool *, uint32_t i); /* the old id dies, a new one is born */
+
+static inline struct pool_obj *pool_obj_at(const struct mm *mm, const struct pool *p, uint32_t i)
+{
+	return (struct pool_obj *)((uintptr_t)mm + p->off + (uint64_t)(i - 1) * p->size);
+}
+
+static inline bool pool_live(const struct mm *mm, const struct pool *p, uint32_t i)
+{
+	return i && i <= p->fresh && pool_obj_at(mm, p, i)->gen_live & POOL_LIVE;
+}
+
+static inline uint32_t pool_id(const struct mm *mm, const struct pool *p, uint32_t i)
+{
+	return i ? (pool_obj_at(mm, p, i)->gen_live >> 1) << p->id_bits | i : 0; /* MM_NO_ID */
+}
+
+/* 0: no such id. */
+static inline uint32_t pool_find(const struct mm *mm, const struct pool *p, uint32_t id)
+{
+	uint32_t i = id & ((1u << p->id_bits) - 1);
+
+	return pool_live(mm, p, i) && pool_id(mm, p, i) == id ? i : 0;
+}
 
 static inline uint32_t pool_free(const struct pool *p)
 {

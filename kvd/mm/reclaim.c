@@ -50,7 +50,6 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 
 struct shortage {
 	uint64_t bytes[MM_MAX_DEVICES];
-	uint64_t own[MM_MAX_DEVICES];	/* of the asker's tenant, by its max */
 	uint32_t tenant;	/* only its extents; 0: anybody's */
 	uint32_t asker;		/* its tenant, which is not protected from itself; 0: nobody's */
 	bool below_low;		/* nobody has anything above its low */
@@ -62,9 +61,14 @@ struct shortage {
 static bool any_short(const struct mm *mm, const struct shortage *s)
 {
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (s->bytes[d] || s->own[d])
+		if (s->bytes[d])
 			return true;
 	return s->slots || s->nr_inside;
+}
+
+static uint32_t tenant_of(const struct mm *mm, const struct reclaim *w)
+{
+	return cache_at(mm, bind_at(mm, w->bind)->cache)->tenant;
 }
 
 /* May x be taken for w? Not when its pages have been counted as reclaimable already, nor when an
@@ -73,12 +77,20 @@ static bool any_short(const struct mm *mm, const struct shortage *s)
 static bool may_take(const struct mm *mm, const struct reclaim *w, const struct extent *x)
 {
 	const struct slab *s = slab_of(mm, x);
+	struct fair_place first;
 
 	if (!x->on_take || (x->bind == w->bind && x->group == w->group))
 		return false;
 	if (s->nr_extents - s->nr_marked <= s->promise)
 		return false;
-	return !s->waiters.head || pending_at(mm, s->waiters.head)->seq >= w->seq;
+	if (w->own && cache_at(mm, x->cache)->tenant != tenant_of(mm, w))
+		return false;
+	if (!s->waiters.head)
+		return true;
+	if (!pending_wants_room(pending_at(mm, s->waiters.head)))
+		return false;	/* it had its turn: this is what it got */
+	first = pending_place(mm, s->waiters.head);
+	return !fair_before(&first, &w->at);
 }
 
 static bool inside(const struct extent *x, const struct shortage *s)
@@ -125,8 +137,12 @@ static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 			      .asker = c->tenant };
 
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t want = c->need[w->group][d] * nr_extents, over;
+
 		s.bytes[d] = admit_short(mm, w->bind, w->group, d, nr_extents);
-		s.own[d] = admit_own_short(mm, w->bind, w->group, d, nr_extents);
+		over = !w->own ? 0 : core_less(want, admit_quota(mm, w->bind, w->group, d) +
+					       tenant_at(mm, c->tenant)->leaving[d]);
+		s.bytes[d] = over > s.bytes[d] ? over : s.bytes[d];
 	}
 	/* Frames on their way out may merge into a block, or not: then there is a next time. */
 	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
@@ -147,15 +163,11 @@ static bool helps(const struct mm *mm, const struct reclaim *w, const struct ext
 	    !shrink_may_take(mm, x, s->below_low))
 		return false;
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		help = help || (c->need[x->group][d] &&
-				(s->bytes[d] || (s->own[d] && c->tenant == s->asker)));
+		help = help || (s->bytes[d] && c->need[x->group][d]);
 	if (!help)
 		return false;
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		s->bytes[d] = core_less(s->bytes[d], c->need[x->group][d]);
-		if (c->tenant == s->asker)
-			s->own[d] = core_less(s->own[d], c->need[x->group][d]);
-	}
 	s->slots -= s->slots != 0;
 	s->nr_inside -= in;
 	return true;
@@ -235,7 +247,7 @@ bool reclaim_extents(struct mm *mm, const struct reclaim *w, uint32_t nr_extents
 
 bool reclaim_bytes(struct mm *mm, uint64_t bytes[MM_MAX_DEVICES], uint32_t tenant)
 {
-	const struct reclaim nobody = { .seq = UINT64_MAX };
+	const struct reclaim nobody = { .at.tenant_start = UINT64_MAX };	/* comes last */
 	struct shortage s = { .tenant = tenant }, left;
 	bool enough;
 

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "fair.h"
 #include "mm.h"
 
 #define EVICT_BUDGET	65536u
@@ -21,7 +22,8 @@
 /* For whom: an allocation of this slab, at this place of the queue (pending.h). */
 struct reclaim {
 	uint32_t bind, group;
-	uint64_t seq;
+	struct fair_place at;
+	bool own;	/* its tenant is at its max: only what is charged to that helps */
 };
 
 /* Evicts until nr pages are ready; the caller has counted that they can be. False: the budget is

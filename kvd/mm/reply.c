@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
 #include "core.h"
 
 static uint64_t *words(const struct mm *mm)
@@ -29,33 +31,68 @@ uint64_t *reply_words(struct mm *mm, uint32_t nr_words)
 	return at;
 }
 
-void reply_push(struct mm *mm, const struct mm_reply *rp)
+static struct reply_slot *next_slot(struct mm *mm)
 {
 	struct reply_queue *q = &mm->replies;
-	struct reply_slot *slot = &q->slot[(q->head + q->nr) % REPLY_RING];
 
 	MM_ASSERT(q->nr < REPLY_RING);
-	slot->reply = *rp;
-	slot->pages_at = rp->pages ? (uint64_t)(rp->pages - words(mm)) + 1 : 0;
-	slot->events_at = rp->events ?
-		(uint64_t)((const uint64_t *)rp->events - words(mm)) + 1 : 0;
-	slot->reply.pages = NULL;
-	slot->reply.events = NULL;
-	q->nr++;
+	return &q->slot[(q->head + q->nr) % REPLY_RING];
+}
+
+struct mm_reply *reply_next(struct mm *mm)
+{
+	struct reply_slot *slot = next_slot(mm);
+
+	memset(slot, 0, sizeof(*slot));
+	return &slot->reply;
+}
+
+static uint32_t word_of(const struct mm *mm, const void *at)
+{
+	return (uint32_t)((const uint64_t *)at - words(mm)) + 1;
+}
+
+void reply_done(struct mm *mm, struct mm_reply *rp)
+{
+	struct reply_slot *slot = next_slot(mm);
+	const void *array = rp->pages;
+
+	MM_ASSERT(rp == &slot->reply);
+	if (rp->op == MM_EVENTS)
+		array = rp->events;
+	else if (rp->op == MM_CACHE_OPEN)
+		array = rp->geom;
+	slot->array_at = array ? word_of(mm, array) : 0;
+	slot->tail_at = rp->tail_pages ? word_of(mm, rp->tail_pages) : 0;
+	mm->replies.nr++;
+}
+
+void reply_push(struct mm *mm, const struct mm_reply *rp)
+{
+	struct mm_reply *to = reply_next(mm);
+
+	*to = *rp;
+	reply_done(mm, to);
 }
 
 bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
 {
 	struct reply_queue *q = &mm->replies;
 	const struct reply_slot *slot = &q->slot[q->head];
+	void *array;
 
 	if (!q->nr)
 		return false;
 	*rp = slot->reply;
-	if (slot->pages_at)
-		rp->pages = words(mm) + slot->pages_at - 1;
-	if (slot->events_at)
-		rp->events = (const struct mm_event *)(words(mm) + slot->events_at - 1);
+	array = slot->array_at ? words(mm) + slot->array_at - 1 : NULL;
+	if (rp->op == MM_EVENTS)
+		rp->events = array;
+	else if (rp->op == MM_CACHE_OPEN)
+		rp->geom = array;
+	else
+		rp->pages = array;
+	if (slot->tail_at)
+		rp->tail_pages = words(mm) + slot->tail_at - 1;
 	q->head = (q->head + 1) % REPLY_RING;
 	q->nr--;
 	return true;

@@ -2,8 +2,11 @@
 /* reply - the queue of answers and the arrays they carry
  *
  * Model:      a ring of replies; arrays are cut off a bump buffer that starts anew when the ring is
- *             empty at the next call. Pointers exist only in the copies callers see.
- * Invariants: mm_submit starts only with a slot and its worst-case array left.
+ *             empty at the next call. A reply is written in its slot (reply_next to reply_done) and
+ *             copied once, to the caller; pointers exist only in that copy, slots keep offsets.
+ *             A reply has one array, of pages, events or geometry by its op, and perhaps a tail.
+ * Invariants: mm_submit starts only with a slot and its worst-case array left; nothing is pushed
+ *             between reply_next and reply_done.
  * Limits:     REPLY_RING replies, REPLY_ARRAYS * batch_pages words and EVENT_MAX events.
  */
 #ifndef MM_REPLY_H
@@ -20,8 +23,8 @@
 #define REPLY_LATER	1	/* an operation that is answered later */
 
 struct reply_slot {
-	struct mm_reply reply;		/* its pointers are NULL here */
-	uint64_t pages_at, events_at;	/* word + 1 in the buffer; 0: none */
+	struct mm_reply reply;		/* its pointers mean nothing here */
+	uint32_t array_at, tail_at;	/* word + 1 in the buffer; 0: none */
 };
 
 struct reply_queue {
@@ -34,7 +37,9 @@ struct reply_queue {
 void reply_begin(struct mm *);		/* a call starts: old arrays go */
 bool reply_room(const struct mm *, uint32_t nr_words);
 uint64_t *reply_words(struct mm *, uint32_t nr_words);
-void reply_push(struct mm *, const struct mm_reply *);
+struct mm_reply *reply_next(struct mm *);	/* the next slot, all zero; not in the queue yet */
+void reply_done(struct mm *, struct mm_reply *);	/* now it is */
+void reply_push(struct mm *, const struct mm_reply *);	/* both, for a copy */
 int reply_error(struct mm_reply *, int result, enum mm_reason, uint64_t a, uint64_t b);
 /* May an engine that has so many of a table's entries, of which nr_free are left, take want more?
  * Only if it leaves as many as it then has (mm_config says why). 0, or -ENOMEM with its share. */

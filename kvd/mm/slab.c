@@ -8,16 +8,7 @@
 
 uint32_t slab_bucket(const struct mm *mm, uint32_t ext)
 {
-	const struct extent *x = extent_at(mm, ext);
-	uint32_t pages = extent_pages(x), used = pages - x->nr[FRAME_FREE];
-
-	if (x->draining)
-		return SLAB_DRAINING;
-	if (!used)
-		return SLAB_EMPTY;
-	if (used == pages)
-		return SLAB_FULL;
-	return 1 + (uint32_t)((uint64_t)used * 8 >> x->order);
+	return slab_bucket_of(extent_at(mm, ext));
 }
 
 void slab_count(struct slab *s, struct extent *x, enum frame_state state, uint32_t by)
@@ -102,8 +93,9 @@ void slab_remove(struct mm *mm, uint32_t ext)
 	struct slab *s = slab_of(mm, x);
 
 	bucket_out(mm, ext);
-	if (x->nr[FRAME_COLD])
+	if (x->on_cold)
 		cold_list_del(mm, &s->cold, ext);
+	x->on_cold = false;
 	if (x->on_take)
 		take_list_del(mm, &mm->takeable, ext);
 	x->on_take = false;
@@ -120,12 +112,12 @@ void slab_grant(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr, uint6
 	struct slab *s = &bind_at(mm, bind)->slab[group];
 
 	MM_ASSERT(slab_free(s) >= nr);
-	for (uint32_t i = 0; i < nr; i++) {
+	/* One that fills up goes to an empty bucket: it stays the fullest until it has no more. */
+	for (uint32_t i = 0; i < nr; ) {
 		uint32_t with_room = s->mask & ((1u << SLAB_FULL) - 1);
 		uint32_t fullest = 31 - (uint32_t)__builtin_clz(with_room);
 
-		ids[i] = frame_id(mm, frame_grant(mm, s->bucket[fullest].head,
-						      FRAME_HELD));
+		i += frame_grant(mm, s->bucket[fullest].head, nr - i, ids + i);
 	}
 	engine_at(mm, bind_at(mm, bind)->engine)->allocs += nr;
 	mm->vmstat.pages_alloc += nr;
@@ -294,7 +286,7 @@ void slab_trim(struct mm *mm)
 		struct bind *b = bind_at(mm, bind);
 		bool alive = b->engine && !engine_at(mm, b->engine)->fenced;
 
-		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+		for (uint32_t g = 0; g < cache_at(mm, b->cache)->desc.nr_groups; g++)
 			trim_group(mm, &b->slab[g], alive);
 		trim_list_del(mm, &mm->trim, bind);
 		b->on_trim = false;
@@ -304,43 +296,57 @@ void slab_trim(struct mm *mm)
 
 /* ---- free ---------------------------------------------------------------------------------- */
 
-/* Held by the engine, whatever cache and group: marks it. */
-static int take_any_held(struct mm *mm, uint32_t engine, uint64_t id, struct mm_reply *rp)
+/* All HELD by the engine, whatever cache and group, and named once: marks them. On error none is
+ * marked. Pages of one extent mostly come together, so that it is looked at once. */
+static int take_all_held(struct mm *mm, uint32_t engine, const uint64_t *ids, uint32_t nr,
+			 struct mm_reply *rp)
 {
-	uint32_t f;
-	int err = frame_resolve(mm, id, &f, rp);
-	const struct extent *x;
+	const struct extent *x = NULL;
+	uint32_t ext = 0, f;
+	int err = 0;
 
-	if (err)
-		return err;
-	x = extent_at(mm, frame_at(mm, f)->extent);
-	if (bind_at(mm, x->bind)->engine != engine)
-		return reply_error(rp, -EACCES, MM_NOT_OWNER, id, 0);
-	return frame_take_held(mm, id, x->bind, x->group, &f, rp);
+	for (uint32_t i = 0; i < nr && !err; i++) {
+		struct frame *fr;
+
+		if (!x || mm_page_extent(ids[i]) != ext) {
+			ext = mm_page_extent(ids[i]);
+			err = frame_resolve(mm, ids[i], &f, rp);
+			x = err ? NULL : extent_at(mm, ext);
+			if (x && bind_at(mm, x->bind)->engine != engine)
+				err = reply_error(rp, -EACCES, MM_NOT_OWNER, ids[i], 0);
+		}
+		fr = err ? NULL : frame_at(mm, x->base + mm_page_slot(ids[i]));
+		if (fr && mm_page_slot(ids[i]) < x->fresh && fr->state == FRAME_HELD &&
+		    fr->gen == mm_page_gen(ids[i]) && !fr->mark) {
+			fr->mark = 1;
+			continue;
+		}
+		if (!err)	/* says what is wrong with it */
+			err = frame_take_held(mm, ids[i], x->bind, x->group, &f, rp);
+		frame_unmark(mm, ids, i);
+	}
+	return err;
 }
 
 int slab_op_free(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
 {
 	int err;
 	uint32_t engine = engine_find(mm, rq->engine, rp, &err), nr = rq->free.nr_pages;
+	const uint64_t *ids = rq->free.pages;
 
 	if (!engine)
 		return err;
 	if (nr > mm->cfg.batch_pages)
 		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, nr, mm->cfg.batch_pages);
-	for (uint32_t i = 0; i < nr; i++) {
-		err = take_any_held(mm, engine, rq->free.pages[i], rp);
-		if (err) {
-			frame_unmark(mm, rq->free.pages, i);
-			return err;
-		}
-	}
-	frame_unmark(mm, rq->free.pages, nr);
-	for (uint32_t i = 0; i < nr; i++) {
-		uint32_t f = NIL;
+	err = take_all_held(mm, engine, ids, nr, rp);
+	if (err)
+		return err;
+	for (uint32_t i = 0, run; i < nr; i += run) {
+		uint32_t ext = mm_page_extent(ids[i]);
 
-		frame_resolve(mm, rq->free.pages[i], &f, rp);
-		frame_set_state(mm, f, FRAME_FREE);
+		for (run = 1; i + run < nr && mm_page_extent(ids[i + run]) == ext; run++)
+			;
+		frame_release(mm, ext, ids + i, run);
 	}
 	engine_at(mm, engine)->frees += nr;
 	mm->vmstat.pages_free += nr;

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "extent.h"
 #include "frame.h"
 #include "mm.h"
 #include "pool.h"
@@ -79,6 +80,31 @@ static inline uint32_t slab_reclaimable(const struct slab *s)
 static inline uint32_t slab_free(const struct slab *s)
 {
 	return s->nr[FRAME_FREE] - s->off[FRAME_FREE];
+}
+
+static inline uint32_t slab_bucket_of(const struct extent *x)
+{
+	uint32_t pages = extent_pages(x), used = pages - x->nr[FRAME_FREE];
+
+	if (x->draining)
+		return SLAB_DRAINING;
+	if (!used)
+		return SLAB_EMPTY;
+	if (used == pages)
+		return SLAB_FULL;
+	return 1 + (uint32_t)((uint64_t)used * 8 >> x->order);
+}
+
+static inline bool slab_cold(const struct extent *x)
+{
+	return x->nr[FRAME_COLD] && !x->draining;
+}
+
+/* Is it on the lists its counts say? If not, extent_update has something to do. */
+static inline bool slab_in_place(const struct extent *x)
+{
+	return !x->draining && slab_bucket_of(x) == x->bucket && slab_cold(x) == x->on_cold &&
+	       extent_takeable(x) == x->on_take;
 }
 
 /* Pages that can be granted at once. */

@@ -29,6 +29,7 @@ void mm_meminfo(const struct mm *mm, uint32_t device, struct mm_meminfo *mi)
 	mi->pool_bytes = mm->cfg.device[device].pool_bytes;
 	mi->extent_bytes = mm->device[device].extent_bytes;
 	mi->reserved_bytes = mm->device[device].reserved_bytes;
+	mi->promised_bytes = mm->device[device].promised_bytes;
 	mi->free_bytes = mi->pool_bytes - mi->extent_bytes - mi->reserved_bytes;
 	for (uint32_t e = pool_next(mm, &mm->extents, 0); e; e = pool_next(mm, &mm->extents, e)) {
 		const struct extent *x = extent_at(mm, e);

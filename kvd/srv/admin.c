@@ -102,6 +102,7 @@ static bool next_meminfo(struct admin *a, uint32_t *cursor, void *record)
 		.held_bytes = in.held_bytes, .cached_bytes = in.cached_bytes,
 		.leased_bytes = in.leased_bytes, .quarantined_bytes = in.quarantined_bytes,
 		.frame_free_bytes = in.frame_free_bytes, .nr_extents = in.nr_extents,
+		.promised_bytes = in.promised_bytes,
 	};
 	snprintf(out->name, sizeof(out->name), "%.*s", (int)strcspn(c->device[device].spec, ":"),
 		 c->device[device].spec);

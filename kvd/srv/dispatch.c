@@ -353,6 +353,24 @@ static int parse_unimport(struct parse *p)
 	return 0;
 }
 
+static int parse_hint(struct parse *p)
+{
+	const struct kv_hint_in *in = p->client->scratch;
+
+	if (need_in(p, sizeof(*in)))
+		return p->cqe->res;
+	if (in->reserved)
+		return bad_entry(p);
+	if (in->priority > 2 || (in->to_page && in->to_page <= in->from_page))
+		return refuse(p, -EINVAL, KV_BAD_ARGUMENT);
+	p->req.hint.lease = p->sqe->id;
+	p->req.hint.hint = (struct mm_hint){
+		.from_page = in->from_page, .to_page = in->to_page, .priority = in->priority,
+		.reuse_ms = in->reuse_ms, .ttl_ms = in->ttl_ms,
+	};
+	return 0;
+}
+
 static int parse_pressure_ack(struct parse *p)
 {
 	p->req.ack.seq = p->sqe->id;
@@ -412,7 +430,7 @@ static void answer_cache_open(struct answer *a)
 {
 	struct kv_cache_geom g = { 0 };
 
-	for (uint32_t i = 0; i < KV_MAX_GROUPS; i++) {
+	for (uint32_t i = 0; i < a->reply->nr_groups; i++) {
 		g.extent_pages[i] = a->reply->geom[i].extent_pages;
 		memcpy(g.extent_bytes[i], a->reply->geom[i].extent_bytes,
 		       sizeof(g.extent_bytes[i]));
@@ -441,7 +459,8 @@ static void answer_match(struct answer *a)
 		.tail_adopted = r->tail_adopted,
 	};
 
-	memcpy(m.tail_pages, r->tail_pages, sizeof(m.tail_pages));
+	if (r->tail_pages)
+		memcpy(m.tail_pages, r->tail_pages, r->nr_groups * sizeof(*m.tail_pages));
 	a->cqe->id = r->lease;
 	put(a, &m, sizeof(m));
 	put_pages(a, r->nr_groups);
@@ -504,6 +523,7 @@ static const struct op ops[KV_NR_OPS] = {
 	   answer_plain),
 	OP(VACATE_ACK, MM_VACATE_ACK, 0, F_LEAD | F_ID, parse_vacate_ack, answer_plain),
 	OP(STAT, MM_STAT, 0, F_OUT, parse_stat, answer_plain),
+	OP(HINT, MM_HINT, 0, F_LEAD | F_ID | F_IN, parse_hint, answer_plain),
 };
 
 int dispatch_submit(struct exec *exec, const struct dispatch_client *client,

@@ -91,9 +91,30 @@ refused "kvbench: no kvd to start" "did not start" "$build/kvbench" --kvd /nonex
 refused "kvbench: socket absent" "absent" "$build/kvbench" --connect "unix:$dir/absent" ring
 verdict "kvd stops cleanly" stop_kvd
 
+kvreplay=$build/kvreplay
+printf '{"timestamp":0,"input_length":512,"output_length":1,"hash_ids":[1]}\n{"timestamp":"x"}\n' >"$dir/t.jsonl"
+refused "kvreplay: no trace" "which trace" "$kvreplay" -c 10
+refused "kvreplay: no capacity" "how large" "$kvreplay" -t "$dir/t.jsonl"
+refused "kvreplay: trace absent" "no.jsonl" "$kvreplay" -t "$dir/no.jsonl" -c 10
+refused "kvreplay: malformed line" "t.jsonl:2: .*timestamp" "$kvreplay" -t "$dir/t.jsonl" -c 10
+refused "kvreplay: empty trace" "no request" "$kvreplay" -t /dev/null -c 10
+refused "kvreplay: trace without end" "longer than" "$kvreplay" -t /dev/zero -c 10
+refused "kvreplay: neither format" "format" "$kvreplay" -t "$dir/words" -c 10
+refused "kvreplay: the other format" "azure" "$kvreplay" -t "$dir/t.jsonl" -c 10 --format azure
+refused "kvreplay: no such format" "mooncake or azure" "$kvreplay" -t "$dir/t.jsonl" -c 10 --format xml
+refused "kvreplay: no such policy" "lru, gittins or all" "$kvreplay" -t "$dir/t.jsonl" -c 10 -p arc
+refused "kvreplay: bad capacity" "'lots'" "$kvreplay" -t "$dir/t.jsonl" -c 10,lots
+refused "kvreplay: less than a page" "63M" "$kvreplay" -t "$dir/t.jsonl" -c 63MB
+refused "kvreplay: bad engines" "engines" "$kvreplay" -t "$dir/t.jsonl" -c 10 -n 0
+refused "kvreplay: private of whom" "engines" "$kvreplay" -t "$dir/t.jsonl" -c 10 --private
+head -n 1 "$dir/t.jsonl" >"$dir/good.jsonl"
+refused "kvreplay: less than a page each" "3 pages" "$kvreplay" -t "$dir/good.jsonl" -c 3 -n 4 --private
+refused "kvreplay: plot cannot be written" "nodir" "$kvreplay" -t "$dir/good.jsonl" -c 3 --plot "$dir/nodir/x.svg"
+refused "kvreplay: full disk" "output" bash -c "$kvreplay -t $dir/good.jsonl -c 3 >/dev/full"
+
 "$kvd" --frobnicate 2>/dev/null
 verdict "kvd: bad usage is status 2" [ $? = 2 ]
-for t in kvd kvctl kvgen kvbench; do
+for t in kvd kvctl kvgen kvbench kvreplay; do
 	"$build/$t" --help >"$dir/out" 2>&1
 	verdict "$t --help has examples" grep -qi "example" "$dir/out"
 done

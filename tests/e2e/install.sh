@@ -5,8 +5,8 @@
 . "$(dirname "$0")/lib.sh"
 make -s BUILD="$build" DESTDIR="$dir/stage" PREFIX=/usr LIBDIR=/usr/lib install >"$dir/log" 2>&1
 verdict "make install" [ $? = 0 ]
-for f in sbin/kvd bin/kvctl bin/kvgen bin/kvbench lib/libkv.so lib/libkv.so.0 lib/libkv.a \
-	lib/pkgconfig/libkv.pc include/kv/kv.h share/man/man1/kvctl.1 share/man/man8/kvd.8; do
+for f in sbin/kvd bin/kvctl bin/kvgen bin/kvbench bin/kvreplay lib/libkv.so lib/libkv.so.0 lib/libkv.a \
+	lib/pkgconfig/libkv.pc include/kv/kv.h share/man/man1/kvctl.1 share/man/man1/kvreplay.1 share/man/man8/kvd.8; do
 	verdict "installs $f" [ -e "$dir/stage/usr/$f" ]
 done
 export PKG_CONFIG_PATH=$dir/stage/usr/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$dir/stage

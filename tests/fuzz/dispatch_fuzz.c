@@ -272,6 +272,7 @@ static void saw_ids(struct world *w, const struct slot *s, const struct kv_cqe *
 		remember_id(w, cqe->id);
 		/* fall through */
 	case KV_OP_DROP_HEAD:
+	case KV_OP_HINT:
 		need_owned(&w->model->leases, s->sqe.id, s, "another's lease was used");
 		break;
 	case KV_OP_PARK:
@@ -545,6 +546,7 @@ static void build_open(struct world *w, uint32_t client, struct kv_sqe *s)
 	memcpy(w->client[client].data, &d, sizeof(d));
 	s->in_bytes = sizeof(d);
 	s->out_bytes = sizeof(struct kv_cache_geom);
+	s->nr = b & 0x40 ? b : 0;	/* promised pages */
 }
 
 static const struct mm_cache_info *cache_info(struct world *w, uint32_t cache)
@@ -654,6 +656,18 @@ static void build_ids(struct world *w, uint32_t client, struct kv_sqe *s)
 	s->group = 0;
 }
 
+static void build_hint(struct world *w, uint32_t client, struct kv_sqe *s)
+{
+	struct kv_hint_in in = { .from_page = u8(w) % 6, .priority = u8(w) % 4 };
+
+	in.to_page = u8(w) % 8;
+	in.reuse_ms = u16(w);
+	in.ttl_ms = u16(w);
+	s->id = own_id(w, &w->model->leases, client);
+	s->in_bytes = sizeof(in);
+	memcpy(w->client[client].data, &in, sizeof(in));
+}
+
 /* Operands of a well-formed entry; what the op does not use stays zero. */
 static void build(struct world *w, uint32_t client, struct kv_sqe *s)
 {
@@ -693,6 +707,7 @@ static void build(struct world *w, uint32_t client, struct kv_sqe *s)
 		break;
 	case KV_OP_RESERVE:
 		s->arg = u8(w) * (MIB / 16);
+		s->group = s->arg / MIB % 3;
 		break;
 	case KV_OP_UNIMPORT:
 	case KV_OP_VACATE_ACK:
@@ -701,6 +716,9 @@ static void build(struct world *w, uint32_t client, struct kv_sqe *s)
 		break;
 	case KV_OP_PRESSURE_ACK:
 		s->id = u8(w);
+		break;
+	case KV_OP_HINT:
+		build_hint(w, client, s);
 		break;
 	case KV_OP_EVENTS:
 	case KV_OP_STAT:

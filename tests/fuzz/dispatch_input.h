@@ -35,7 +35,8 @@
 static inline bool dispatch_id_given(uint32_t op)
 {
 	return op == KV_OP_COMMIT || op == KV_OP_LEASE_DUP || op == KV_OP_DROP_HEAD ||
-	       op == KV_OP_PARK || op == KV_OP_RESUME || op == KV_OP_UNPARK;
+	       op == KV_OP_PARK || op == KV_OP_RESUME || op == KV_OP_UNPARK ||
+	       op == KV_OP_HINT;
 }
 
 static inline struct mm_config dispatch_config(void)

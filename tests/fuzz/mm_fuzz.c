@@ -279,6 +279,7 @@ static void fuzz_open(struct fuzz *f, struct mm_request *r)
 		((uint8_t *)d)[at] = (uint8_t)byte(f);
 	}
 	r->open.desc = d;
+	r->open.min_pages = b & 0x40 ? b & 0x3f : 0;
 	submit(f, r, d, NULL, NULL);
 }
 
@@ -364,7 +365,18 @@ static void fuzz_plain(struct fuzz *f, struct mm_request *r)
 		break;
 	case MM_RESERVE:
 		r->reserve.device = b % 3;
+		r->reserve.what = b / 3 % 4;
 		r->reserve.bytes = b >= 0xf8 ? ~0ull - b : 512ull * (b >> 2);
+		break;
+	case MM_TENANT_SET:
+		r->tenant.tenant = b % 4;
+		r->tenant.device = b & 8 ? b >> 4 & 3 : MM_ALL_DEVICES;
+		r->tenant.oom_action = b >> 6;
+		r->tenant.limits = (struct mm_limits){
+			512ull * byte(f), 512ull * byte(f), MM_NO_LIMIT, 512ull * byte(f),
+		};
+		if (byte(f) & 1)
+			r->tenant.limits = (struct mm_limits){ 0, 0, MM_NO_LIMIT, MM_NO_LIMIT };
 		break;
 	default:
 		r->ack.extent = b % 16;

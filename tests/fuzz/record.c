@@ -322,6 +322,8 @@ static void work(uint32_t what)
 	}
 	if (what < 4) {
 		kv_seq_append(*s, more, 1 + what);
+	} else if (what == 7 && kv_seq_committed(*s) >= PAGE) {
+		kv_seq_hint(*s, 0, PAGE, &(struct kv_hint){ .priority = below(3), .ttl_ms = 9 });
 	} else if (what < 8) {
 		kv_seq_commit(*s, kv_seq_len(*s));
 	} else if (what < 10 && !*to) {
@@ -352,7 +354,7 @@ static void send_rare(void)
 	kv_reserve(kv, 0, 2 * MIB, KV_RESERVE_WEIGHTS);
 	kv_info(kv, &info);
 	kv_reserve(kv, 0, 0, KV_RESERVE_WEIGHTS);
-	event_serve(kv, true);
+	event_serve(kv, EVENT_CALLBACK);
 }
 
 static void record(const char *folder, uint32_t n)

@@ -119,7 +119,7 @@ int call_submit(struct sim *s, struct call *c)
 		if (c->have_before)
 			c->digest_before = mm_digest(s->mm);
 		c->used = true;
-		rc = mm_submit(s->mm, r, s->now_ns);
+		rc = mm_submit(s->mm, r, world_clock(s));
 		if (rc != -EAGAIN)
 			break;
 		c->used = false;
@@ -149,7 +149,8 @@ static void trail_reply(struct sim *s, const struct mm_reply *r, uint32_t nr)
 	uint64_t h = s->trail;
 
 	h = fold(h, r->cookie);
-	h = fold(h, (uint64_t)(int64_t)r->result);
+	h = fold(h, (uint64_t)(int64_t)r->result + r->reason);
+	h = fold(h, r->a ^ r->b << 32 ^ r->b >> 32);
 	h = fold(h, (uint64_t)r->engine << 32 | r->member);
 	h = fold(h, (uint64_t)r->lease << 32 | r->park);
 	h = fold(h, (uint64_t)r->tail_tokens << 32 | r->tail_lease);
@@ -213,7 +214,7 @@ static void check_waiting(struct sim *s)
 
 		if (!c->used || c->req.op != MM_ALLOC || s->engine[c->engine].fenced)
 			continue;
-		SIM_CHECK(s, c->req.alloc.deadline_ns > s->now_ns || effects_creating(s),
+		SIM_CHECK(s, c->req.alloc.deadline_ns > s->now_ns || effects_coming(s),
 			  "allocation %llu waits beyond its deadline %llu",
 			  (unsigned long long)c->req.cookie,
 			  (unsigned long long)c->req.alloc.deadline_ns);

@@ -13,7 +13,7 @@ const char *const canary_name[CANARY_NR] = {
 	"tail-long",	"tail-none",	"commit-page", "commit-other", "lease-twice",
 	"swallow",	"repeat",	"refuse",      "accept",       "create-big",
 	"create-twice", "destroy-live", "scrub-live",  "lost-destroy", "meminfo",
-	"vmstat",	"engine-info",
+	"vmstat",	"engine-info", "dirty-create", "overwrite", "stale-zeros", "lost-scrub", "charge", "over-max", "promised", "bad-copy",
 };
 
 static bool ready(const struct sim *s)
@@ -213,9 +213,11 @@ void canary_effect(struct sim *s, struct mm_effect *e)
 	}
 }
 
-bool canary_lose_destroy(struct sim *s)
+bool canary_lose(struct sim *s, enum canary which)
 {
-	if (!ready(s) || s->canary != CANARY_LOST_DESTROY)
+	if (s->canary != which || s->step < QUIET_STEPS || s->stopping)
+		return false;
+	if (s->canary_fired && which != CANARY_DIRTY_CREATE)
 		return false;
 	s->canary_fired = true;
 	return true;

@@ -10,7 +10,7 @@ static void check_budget(struct sim *s, uint32_t device)
 	uint64_t bytes = 0, reserved = 0;
 
 	for (uint32_t x = 0; x < s->top_extent; x++)
-		for (uint32_t i = 0; i < MM_MAX_SHARDS; i++)
+		for (uint32_t i = 0; i < SIM_SHARDS; i++)
 			if (s->extent[x].shard[i].state > SHARD_LEFT &&
 			    s->extent[x].shard[i].device == device)
 				bytes += s->extent[x].shard[i].bytes;
@@ -26,6 +26,8 @@ static void extent_reset(struct extent *x)
 {
 	free(x->frame);
 	x->frame = NULL;
+	for (uint32_t i = 0; i < MM_MAX_SHARDS; i++)
+		memory_drop(&x->shard[i]);
 	x->cache = x->group = x->writer = x->nr_slots = 0;
 	memset(x->shard, 0, sizeof(x->shard));
 }
@@ -44,7 +46,7 @@ static void take_create(struct sim *s, const struct mm_effect *e)
 			  e->bytes % s->cfg.device[e->device].extent_align == 0,
 		  "extent %u shard %u: %llu bytes on device %u", e->extent, e->shard,
 		  (unsigned long long)e->bytes, e->device);
-	*h = (struct shard){SHARD_CREATING, e->device, e->bytes, e->page_bytes};
+	*h = (struct shard){SHARD_CREATING, e->device, e->bytes, e->page_bytes, NULL, 0};
 	s->sum.extents++;
 	check_budget(s, e->device);
 }
@@ -54,8 +56,9 @@ static void take_destroy(struct sim *s, const struct mm_effect *e)
 	struct extent *x = model_extent(s, e->extent);
 	struct shard *h = &x->shard[e->shard];
 
-	SIM_CHECK(s, h->state == SHARD_LIVE, "extent %u shard %u is destroyed but not live",
-		  e->extent, e->shard);
+	SIM_CHECK(s, h->state == SHARD_LIVE || h->state == SHARD_DOOMED,
+		  "extent %u shard %u is destroyed but not live", e->extent, e->shard);
+	s->nr_doomed -= h->state == SHARD_DOOMED;
 	for (uint32_t i = 0; i < s->nr_todo; i++)
 		SIM_CHECK(s, s->todo[i].effect.kind != MM_EFFECT_MOVE ||
 			  (s->todo[i].effect.extent != e->extent &&
@@ -132,7 +135,7 @@ static void take_effect(struct sim *s, const struct mm_effect *e)
 {
 	uint32_t page = 0;
 
-	SIM_CHECK(s, e->kind == MM_EFFECT_NOTIFY || e->shard < MM_MAX_SHARDS, "effect: shard %u",
+	SIM_CHECK(s, e->kind == MM_EFFECT_NOTIFY || e->shard < SIM_SHARDS, "effect: shard %u",
 		  e->shard);
 	switch (e->kind) {
 	case MM_EFFECT_CREATE:
@@ -185,8 +188,10 @@ void effects_drain(struct sim *s)
 	}
 }
 
-bool effects_creating(const struct sim *s)
+bool effects_coming(const struct sim *s)
 {
+	if (s->nr_doomed)
+		return true;
 	for (uint32_t i = 0; i < s->nr_todo; i++)
 		if (s->todo[i].effect.kind == MM_EFFECT_CREATE ||
 		    s->todo[i].effect.kind == MM_EFFECT_DESTROY)
@@ -202,14 +207,25 @@ static void finish(struct sim *s, const struct mm_effect *e, int result)
 	switch (e->kind) {
 	case MM_EFFECT_CREATE:
 		h->state = result ? SHARD_LEFT : SHARD_LIVE;
+		if (!result)
+			memory_create(s, h);
 		s->sum.failed_creates += result != 0;
 		break;
 	case MM_EFFECT_DESTROY:
-		h->state = SHARD_LEFT;
+		h->state = result ? SHARD_DOOMED : SHARD_LEFT;
+		memory_drop(h);
+		s->nr_doomed += result != 0;
+		s->sum.failed_destroys += result != 0;
 		break;
 	case MM_EFFECT_MOVE:
+		memory_move(s, e, result);
+		s->sum.failed_moves += result != 0;
 		return;
 	default:
+		s->sum.failed_scrubs += result != 0;
+		if (result)
+			break;
+		memory_scrub(s, e);
 		for (uint32_t f = e->slot; f < e->slot + e->nr_slots && f < x->nr_slots; f++)
 			x->frame[f].scrubbed |= 1u << e->shard;
 	}
@@ -217,27 +233,37 @@ static void finish(struct sim *s, const struct mm_effect *e, int result)
 		extent_reset(x);
 }
 
+/* Devices fail in every way they can, until the end. */
+static int draw_result(struct sim *s, enum mm_effect_kind kind)
+{
+	static const int error[] = {-ENOMEM, -EIO, -ENODEV, -1};
+	uint32_t permille = kind == MM_EFFECT_CREATE  ? s->world.fail_create_permille
+			    : kind == MM_EFFECT_DESTROY ? s->world.fail_destroy_permille
+			    : kind == MM_EFFECT_MOVE	? s->world.fail_move_permille
+							: s->world.fail_scrub_permille;
+
+	if (s->stopping || !rng_permille(s, permille))
+		return 0;
+	return kind == MM_EFFECT_CREATE ? -ENOMEM : error[rng_below(s, 4)];
+}
+
 static void complete(struct sim *s, uint32_t i)
 {
 	struct mm_effect e = s->todo[i].effect;
 	uint64_t moved = mm_vmstat(s->mm)->pages_move;
 	uint32_t page = s->todo[i].page;
-	int result = 0, rc;
+	int result = draw_result(s, e.kind), rc;
 
-	if (e.kind == MM_EFFECT_CREATE && !s->stopping &&
-	    rng_permille(s, s->world.fail_create_permille))
-		result = -ENOMEM;
-	if (e.kind == MM_EFFECT_MOVE && !s->stopping &&
-	    rng_permille(s, s->world.fail_move_permille))
-		result = -EIO;
 	s->todo[i] = s->todo[--s->nr_todo];
 	finish(s, &e, result);
 	s->stale_effect[s->nr_stale++ % SIM_STALE] = e.id;
 	if (s->opt->verbose)
 		sim_say(s, "  complete %llx: %d", (unsigned long long)e.id, result);
-	if (e.kind == MM_EFFECT_DESTROY && canary_lose_destroy(s))
+	if (e.kind == MM_EFFECT_DESTROY && canary_lose(s, CANARY_LOST_DESTROY))
 		return;
-	rc = mm_complete(s->mm, e.id, result, s->now_ns);
+	if (e.kind == MM_EFFECT_SCRUB && canary_lose(s, CANARY_LOST_SCRUB))
+		return;
+	rc = mm_complete(s->mm, e.id, result, world_clock(s));
 	SIM_CHECK(s, !rc, "mm_complete of effect %llx: %d", (unsigned long long)e.id, rc);
 	SIM_CHECK(s, mm_vmstat(s->mm)->pages_move == moved ||
 		  (e.kind == MM_EFFECT_MOVE && !result),

@@ -3,13 +3,7 @@
 
 #include "sim.h"
 
-const char *const sim_op_name[SIM_NR_OPS] = {
-	"attach", "member",    "fence",	  "gone",   "open", "close",   "import",   "unimport",
-	"alloc",  "free",      "lookup",  "commit", "dup",  "unlease", "park",	   "resume",
-	"unpark", "drop_head", "reserve", "events", "ack",  "stat",    "complete", "garbage",
-};
-
-static bool hostile(struct sim *s)
+bool gen_hostile(struct sim *s)
 {
 	return !s->stopping && rng_permille(s, s->world.hostile_permille);
 }
@@ -29,6 +23,21 @@ static uint32_t bad_id(struct sim *s, const uint32_t *stale, uint32_t good)
 	}
 }
 
+/* Just too much, far too much, nothing. */
+static uint32_t hostile_size(struct sim *s, uint32_t max)
+{
+	switch (rng_below(s, 4)) {
+	case 0:
+		return 0;
+	case 1:
+		return UINT32_MAX - rng_below(s, 2);
+	case 2:
+		return 1u << rng_range(s, 16, 31);
+	default:
+		return max + 1 + rng_below(s, 3);
+	}
+}
+
 /* A live engine, mostly one not fenced; 0 if there is none. */
 static uint32_t pick_engine(struct sim *s)
 {
@@ -39,12 +48,12 @@ static uint32_t pick_engine(struct sim *s)
 		if (!s->engine[e].fenced)
 			return e;
 	}
-	return hostile(s) ? e : 0;
+	return gen_hostile(s) ? e : 0;
 }
 
 static uint32_t pick_cache(struct sim *s, const struct engine *e)
 {
-	if (hostile(s) && s->nr_caches > 1)
+	if (gen_hostile(s) && s->nr_caches > 1)
 		return rng_range(s, 1, s->nr_caches - 1);
 	return e->nr_opens ? e->open[rng_below(s, e->nr_opens)] : 0;
 }
@@ -52,7 +61,7 @@ static uint32_t pick_cache(struct sim *s, const struct engine *e)
 static struct lease *pick_lease(struct sim *s, uint32_t engine)
 {
 	uint32_t first = rng_below(s, SIM_SLOTS);
-	bool any = hostile(s);
+	bool any = gen_hostile(s);
 
 	for (uint32_t i = 0; i < SIM_SLOTS; i++) {
 		struct lease *l = &s->lease[(first + i) % SIM_SLOTS];
@@ -66,7 +75,7 @@ static struct lease *pick_lease(struct sim *s, uint32_t engine)
 static struct park *pick_park(struct sim *s, uint32_t engine)
 {
 	uint32_t first = rng_below(s, SIM_SLOTS);
-	bool any = hostile(s);
+	bool any = gen_hostile(s);
 
 	for (uint32_t i = 0; i < SIM_SLOTS; i++) {
 		struct park *p = &s->park[(first + i) % SIM_SLOTS];
@@ -77,7 +86,7 @@ static struct park *pick_park(struct sim *s, uint32_t engine)
 	return NULL;
 }
 
-static struct call *call_for(struct sim *s, enum mm_op op, uint32_t engine)
+struct call *gen_call(struct sim *s, enum mm_op op, uint32_t engine)
 {
 	struct call *c = call_new(s, op);
 	struct engine *e = &s->engine[engine];
@@ -85,7 +94,7 @@ static struct call *call_for(struct sim *s, enum mm_op op, uint32_t engine)
 	c->req.engine = e->id;
 	if (e->nr_members)
 		c->req.member = s->member[e->member[0]].id;
-	if (hostile(s) && rng_percent(s, 20))
+	if (gen_hostile(s) && rng_percent(s, 20))
 		c->req.engine = bad_id(s, s->stale_engine, e->id);
 	return c;
 }
@@ -99,7 +108,7 @@ static void gen_attach(struct sim *s)
 	if (s->nr_live >= s->world.max_engines || s->nr_engines >= SIM_SERIALS - 8)
 		return;
 	c = call_new(s, MM_ENGINE_ATTACH);
-	c->req.attach.tenant = 1000 + rng_below(s, s->world.nr_tenants);
+	c->req.attach.tenant = SIM_FIRST_TENANT + rng_below(s, s->world.nr_tenants);
 	call_submit(s, c);
 }
 
@@ -108,7 +117,7 @@ static void gen_member(struct sim *s)
 	uint32_t e = pick_engine(s);
 
 	if (e && s->engine[e].nr_members < SIM_MEMBERS / 2 && s->nr_members < SIM_SERIALS - 8)
-		call_submit(s, call_for(s, MM_MEMBER_ATTACH, e));
+		call_submit(s, gen_call(s, MM_MEMBER_ATTACH, e));
 }
 
 static void gen_fence(struct sim *s)
@@ -116,16 +125,16 @@ static void gen_fence(struct sim *s)
 	uint32_t e = pick_engine(s);
 
 	if (e && rng_percent(s, 30))
-		call_submit(s, call_for(s, MM_FENCE, e));
+		call_submit(s, gen_call(s, MM_FENCE, e));
 }
 
-static void member_gone(struct sim *s, uint32_t m)
+void gen_member_gone(struct sim *s, uint32_t m)
 {
 	struct call *c = call_new(s, MM_MEMBER_GONE);
 
 	c->req.engine = s->engine[s->member[m].engine].id;
 	c->req.member = s->member[m].id;
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.member = bad_id(s, s->stale_member, c->req.member);
 	call_submit(s, c);
 }
@@ -139,7 +148,7 @@ static void gen_gone(struct sim *s)
 	e = &s->engine[s->live[rng_below(s, s->nr_live)]];
 	if (!e->fenced && rng_percent(s, 80))
 		return; /* mostly those already dying */
-	member_gone(s, e->member[rng_below(s, e->nr_members)]);
+	gen_member_gone(s, e->member[rng_below(s, e->nr_members)]);
 }
 
 static void spoil_desc(struct sim *s, struct mm_cache_desc *d)
@@ -182,17 +191,17 @@ static void gen_open(struct sim *s)
 		if (s->cache[s->engine[e].open[i]].shared &&
 		    !memcmp(s->cache[s->engine[e].open[i]].desc.model_key,
 			    s->world.model[m].model_key, MM_KEY_BYTES) &&
-		    !hostile(s))
+		    !gen_hostile(s))
 			return;
-	c = call_for(s, MM_CACHE_OPEN, e);
+	c = gen_call(s, MM_CACHE_OPEN, e);
 	c->desc = s->world.model[m];
-	if (rng_percent(s, 25))
+	if (rng_percent(s, s->world.private_percent))
 		memset(c->desc.model_key, 0, MM_KEY_BYTES);
-	if (hostile(s))
+	if (gen_hostile(s))
 		spoil_desc(s, &c->desc);
 	c->req.open.desc = &c->desc;
-	if (rng_percent(s, 25))
-		c->req.open.min_pages = hostile(s) ? (uint32_t)rng_next(s) : rng_below(s, 64);
+	if (rng_percent(s, s->world.promise_percent))
+		c->req.open.min_pages = gen_hostile(s) ? (uint32_t)rng_next(s) : rng_below(s, 64);
 	call_submit(s, c);
 }
 
@@ -203,7 +212,7 @@ static void gen_close(struct sim *s)
 
 	if (!k || rng_percent(s, 50))
 		return;
-	c = call_for(s, MM_CACHE_CLOSE, e);
+	c = gen_call(s, MM_CACHE_CLOSE, e);
 	c->req.cache = s->cache[k].id;
 	call_submit(s, c);
 }
@@ -217,12 +226,12 @@ static uint32_t pick_extent(struct sim *s, uint32_t engine)
 
 	if (e->nr_held && rng_percent(s, 60))
 		return mm_page_extent(s->page[e->held[rng_below(s, e->nr_held)]].id);
-	if (l && l->nr_pins && !hostile(s)) {
+	if (l && l->nr_pins && !gen_hostile(s)) {
 		uint32_t i = rng_below(s, l->nr_pins);
 
 		return mm_page_extent(s->page[s->node[l->pin[i].node].page[l->pin[i].group]].id);
 	}
-	return hostile(s) ? rng_below(s, s->top_extent + 3) : SIM_EXTENTS;
+	return gen_hostile(s) ? rng_below(s, s->top_extent + 3) : SIM_EXTENTS;
 }
 
 static void gen_import(struct sim *s)
@@ -233,15 +242,15 @@ static void gen_import(struct sim *s)
 	if (x == SIM_EXTENTS || !s->engine[e].nr_members)
 		return;
 	m = s->engine[e].member[rng_below(s, s->engine[e].nr_members)];
-	c = call_for(s, MM_IMPORT, e);
+	c = gen_call(s, MM_IMPORT, e);
 	c->req.member = s->member[m].id;
 	c->req.map.extent = x;
 	c->req.map.shard = rng_below(s, SIM_SHARDS);
-	if (s->extent[x].cache && !hostile(s))
+	if (s->extent[x].cache && !gen_hostile(s))
 		c->req.map.shard %= s->cache[s->extent[x].cache].desc.nr_shards;
-	if (!hostile(s) && model_import_find(&s->extent[x], m, c->req.map.shard))
+	if (!gen_hostile(s) && model_import_find(&s->extent[x], m, c->req.map.shard))
 		return;
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.map.extent = (uint32_t)rng_next(s);
 	call_submit(s, c);
 }
@@ -267,9 +276,9 @@ static void gen_unimport(struct sim *s)
 		for (uint32_t i = 0; i < s->extent[x].nr_imports; i++) {
 			struct import im = s->extent[x].import[i];
 
-			if (s->member[im.member].engine != e && !hostile(s))
+			if (s->member[im.member].engine != e && !gen_hostile(s))
 				continue;
-			if (hostile(s))
+			if (gen_hostile(s))
 				im.shard ^= 1;
 			unimport(s, x, im.member, im.shard);
 			return;
@@ -305,14 +314,14 @@ static void vacate(struct sim *s, uint32_t m, uint32_t x)
 
 		if (mm_page_extent(p.id) != x)
 			continue;
-		c = call_for(s, MM_ALLOC, ei);
+		c = gen_call(s, MM_ALLOC, ei);
 		c->req.cache = s->cache[p.cache].id;
 		c->req.group = p.group;
 		c->req.alloc.nr_pages = 1;
 		call_submit(s, c);
 		if (e->fenced || e->nr_held == had)
 			break;
-		c = call_for(s, MM_FREE, ei);
+		c = gen_call(s, MM_FREE, ei);
 		c->req.cache = s->cache[p.cache].id;
 		c->pages[0] = p.id;
 		c->req.free.pages = c->pages;
@@ -323,12 +332,12 @@ static void vacate(struct sim *s, uint32_t m, uint32_t x)
 			break;
 		i = i < e->nr_held ? i : e->nr_held;
 	}
-	c = call_for(s, MM_VACATE_ACK, ei);
+	c = gen_call(s, MM_VACATE_ACK, ei);
 	c->req.ack.extent = x;
 	call_submit(s, c);
 }
 
-static void poll_events(struct sim *s, uint32_t m)
+void gen_poll(struct sim *s, uint32_t m)
 {
 	struct call *c = call_new(s, MM_EVENTS);
 	uint32_t nr;
@@ -360,7 +369,7 @@ static void gen_events(struct sim *s)
 		uint32_t m = s->engine[e].member[i];
 
 		if (s->member[m].alive && (s->member[m].notified || rng_percent(s, 20)))
-			poll_events(s, m);
+			gen_poll(s, m);
 	}
 }
 
@@ -368,16 +377,18 @@ static void gen_events(struct sim *s)
 
 static void alloc(struct sim *s, uint32_t e, uint32_t k, uint32_t group, uint32_t nr)
 {
-	struct call *c = call_for(s, MM_ALLOC, e);
+	struct call *c = gen_call(s, MM_ALLOC, e);
 
 	c->req.cache = s->cache[k].id;
 	c->req.group = group;
 	c->req.alloc.nr_pages = nr < s->cfg.batch_pages ? nr : s->cfg.batch_pages;
-	if (rng_percent(s, 40))
+	if (rng_percent(s, s->world.deadline_percent))
 		c->req.alloc.deadline_ns = s->now_ns + rng_below(s, 50 * 1000 * 1000);
-	if (hostile(s))
-		c->req.alloc.nr_pages = s->cfg.batch_pages + 1 + rng_below(s, 3);
-	if (hostile(s))
+	if (gen_hostile(s))
+		c->req.alloc.deadline_ns = UINT64_MAX - rng_below(s, 2);
+	if (gen_hostile(s))
+		c->req.alloc.nr_pages = hostile_size(s, s->cfg.batch_pages);
+	if (gen_hostile(s))
 		c->req.group = rng_below(s, 12);
 	call_submit(s, c);
 }
@@ -391,9 +402,9 @@ static void gen_alloc(struct sim *s)
 	alloc(s, e, k, rng_below(s, s->cache[k].desc.nr_groups), rng_range(s, 1, 8));
 }
 
-static void free_pages(struct sim *s, uint32_t e, uint32_t nr)
+void gen_give(struct sim *s, uint32_t e, uint32_t nr)
 {
-	struct call *c = call_for(s, MM_FREE, e);
+	struct call *c = gen_call(s, MM_FREE, e);
 	struct engine *g = &s->engine[e];
 	uint32_t first = rng_below(s, g->nr_held);
 
@@ -407,7 +418,7 @@ static void free_pages(struct sim *s, uint32_t e, uint32_t nr)
 		s->page[g->held[first]].cache ? s->cache[s->page[g->held[first]].cache].id : 0;
 	c->req.free.nr_pages = nr;
 	c->req.free.pages = c->pages;
-	if (hostile(s)) {
+	if (gen_hostile(s)) {
 		uint32_t i = rng_below(s, nr);
 
 		switch (rng_below(s, 4)) {
@@ -432,7 +443,7 @@ static void gen_free(struct sim *s)
 	uint32_t e = pick_engine(s), nr = rng_range(s, 1, 8);
 
 	if (e && s->engine[e].nr_held)
-		free_pages(s, e, nr < s->engine[e].nr_held ? nr : s->engine[e].nr_held);
+		gen_give(s, e, nr < s->engine[e].nr_held ? nr : s->engine[e].nr_held);
 }
 
 /* ---- content ------------------------------------------------------------------------------ */
@@ -458,7 +469,7 @@ static void gen_lookup(struct sim *s)
 	if (!k)
 		return;
 	pt = s->cache[k].desc.page_tokens;
-	c = call_for(s, MM_LOOKUP, e);
+	c = gen_call(s, MM_LOOKUP, e);
 	world_seq(s, &c->seq);
 	if (c->seq.nr_tokens > SIM_DEPTH * pt)
 		c->seq.nr_tokens = SIM_DEPTH * pt;
@@ -517,7 +528,7 @@ static bool commit_pages(struct sim *s, struct call *c, const struct engine *e, 
 static void spoil_commit(struct sim *s, struct call *c, uint32_t engine)
 {
 	uint32_t i = rng_below(s, c->req.commit.nr_pages);
-	struct lease *l = pick_lease(s, engine);
+	struct lease *l = pick_lease(s, engine), *now;
 
 	switch (rng_below(s, 7)) {
 	case 0:
@@ -541,6 +552,9 @@ static void spoil_commit(struct sim *s, struct call *c, uint32_t engine)
 	default:
 		c->pages[i] = 0;
 	}
+	now = model_lease(s, c->req.commit.lease);
+	if (now && s->node[now->node].depth + c->req.commit.nr_pages > SIM_DEPTH)
+		c->req.commit.lease = 12345; /* deeper than the model goes */
 }
 
 /* The sequence to commit: what the lease stands on, and more, mostly of a document. */
@@ -570,7 +584,7 @@ static void commit_seq(struct sim *s, const struct lease *l, uint32_t k, struct 
 
 static void commit(struct sim *s, uint32_t e, uint32_t k, struct lease *l)
 {
-	struct call *c = call_for(s, MM_COMMIT, e);
+	struct call *c = gen_call(s, MM_COMMIT, e);
 	uint32_t pt = s->cache[k].desc.page_tokens, depth = l ? s->node[l->node].depth : 0, nr, end;
 	uint32_t have = SIM_DEPTH, start = depth * pt;
 	uint64_t ids[SIM_BATCH];
@@ -611,7 +625,7 @@ static void commit(struct sim *s, uint32_t e, uint32_t k, struct lease *l)
 	c->req.commit.nr_pages = nr;
 	c->req.commit.keys = c->keys;
 	c->req.commit.nr_keys = set_keys(c, &c->seq, depth, depth + nr);
-	if (hostile(s))
+	if (gen_hostile(s))
 		spoil_commit(s, c, e);
 	call_submit(s, c);
 }
@@ -625,7 +639,7 @@ static void gen_commit(struct sim *s)
 		k = l->cache;
 	if (!k)
 		return;
-	if (l && !hostile(s) &&
+	if (l && !gen_hostile(s) &&
 	    (l->engine != e || s->node[l->node].depth >= SIM_DEPTH ||
 	     tree_tokens(s, l->node) % s->cache[k].desc.page_tokens))
 		l = NULL;
@@ -644,12 +658,12 @@ static void gen_dup(struct sim *s)
 
 	if (!l)
 		return;
-	c = call_for(s, MM_LEASE_DUP, e);
+	c = gen_call(s, MM_LEASE_DUP, e);
 	c->req.cache = s->cache[l->cache].id;
 	c->req.lease.lease = l->id;
 	if (rng_percent(s, 60))
-		c->req.lease.depth_pages = rng_below(s, s->node[l->node].depth + 1 + hostile(s));
-	if (hostile(s))
+		c->req.lease.depth_pages = rng_below(s, s->node[l->node].depth + 1 + gen_hostile(s));
+	if (gen_hostile(s))
 		c->req.lease.lease = bad_id(s, s->stale_lease, l->id);
 	call_submit(s, c);
 }
@@ -661,17 +675,17 @@ static void gen_unlease(struct sim *s)
 
 	if (!e)
 		return;
-	c = call_for(s, MM_UNLEASE, e);
+	c = gen_call(s, MM_UNLEASE, e);
 	for (uint32_t i = 0; i < nr && i < s->cfg.batch_pages; i++) {
 		struct lease *l = pick_lease(s, e);
 		bool twice = false;
 
 		for (uint32_t j = 0; l && j < found; j++)
 			twice |= c->ids[j] == l->id;
-		if (!l || (twice && !hostile(s)))
+		if (!l || (twice && !gen_hostile(s)))
 			continue;
 		c->req.cache = s->cache[l->cache].id;
-		c->ids[found++] = hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
+		c->ids[found++] = gen_hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
 	}
 	if (!found)
 		return;
@@ -688,9 +702,9 @@ static void gen_park(struct sim *s)
 
 	if (!l)
 		return;
-	c = call_for(s, MM_PARK, e);
+	c = gen_call(s, MM_PARK, e);
 	c->req.cache = s->cache[l->cache].id;
-	c->req.park.lease = hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
+	c->req.park.lease = gen_hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
 	call_submit(s, c);
 }
 
@@ -702,9 +716,9 @@ static void with_park(struct sim *s, enum mm_op op)
 
 	if (!p)
 		return;
-	c = call_for(s, op, e);
+	c = gen_call(s, op, e);
 	c->req.cache = s->cache[p->cache].id;
-	c->req.park.park = hostile(s) ? bad_id(s, s->stale_park, p->id) : p->id;
+	c->req.park.park = gen_hostile(s) ? bad_id(s, s->stale_park, p->id) : p->id;
 	call_submit(s, c);
 }
 
@@ -726,10 +740,10 @@ static void gen_drop_head(struct sim *s)
 
 	if (!l)
 		return;
-	c = call_for(s, MM_DROP_HEAD, e);
+	c = gen_call(s, MM_DROP_HEAD, e);
 	c->req.cache = s->cache[l->cache].id;
-	c->req.group = rng_below(s, s->cache[l->cache].desc.nr_groups + hostile(s));
-	c->req.lease.lease = hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
+	c->req.group = rng_below(s, s->cache[l->cache].desc.nr_groups + gen_hostile(s));
+	c->req.lease.lease = gen_hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
 	c->req.lease.depth_pages = rng_below(s, s->node[l->node].depth + 1);
 	call_submit(s, c);
 }
@@ -738,16 +752,17 @@ static void gen_drop_head(struct sim *s)
 
 static void gen_reserve(struct sim *s)
 {
-	uint32_t e = pick_engine(s), d = rng_below(s, s->cfg.nr_devices + hostile(s));
+	uint32_t e = pick_engine(s), d = rng_below(s, s->cfg.nr_devices + gen_hostile(s));
 	struct call *c;
 
 	if (!e)
 		return;
-	c = call_for(s, MM_RESERVE, e);
+	c = gen_call(s, MM_RESERVE, e);
 	c->req.reserve.device = d;
+	c->req.reserve.what = rng_below(s, MM_NR_RESERVES + gen_hostile(s));
 	if (d < s->cfg.nr_devices && rng_percent(s, 60))
 		c->req.reserve.bytes = rng_below(s, (uint32_t)s->cfg.device[d].pool_bytes / 3);
-	if (hostile(s))
+	if (gen_hostile(s))
 		c->req.reserve.bytes = rng_next(s);
 	call_submit(s, c);
 }
@@ -759,7 +774,7 @@ static void gen_ack(struct sim *s)
 
 	if (!e)
 		return;
-	c = call_for(s, rng_percent(s, 50) ? MM_PRESSURE_ACK : MM_VACATE_ACK, e);
+	c = gen_call(s, rng_percent(s, 50) ? MM_PRESSURE_ACK : MM_VACATE_ACK, e);
 	c->req.ack.extent = rng_below(s, s->top_extent + 1);
 	c->req.ack.seq = rng_below(s, 4);
 	call_submit(s, c);
@@ -770,7 +785,7 @@ static void gen_stat(struct sim *s)
 	uint32_t e = pick_engine(s);
 
 	if (e)
-		call_submit(s, call_for(s, MM_STAT, e));
+		call_submit(s, gen_call(s, MM_STAT, e));
 }
 
 static void gen_complete(struct sim *s)
@@ -812,15 +827,58 @@ static void gen_garbage(struct sim *s)
 	call_submit(s, c);
 }
 
-static void (*const gen[SIM_NR_OPS])(struct sim *) = {
-	[SIM_ATTACH] = gen_attach,   [SIM_MEMBER] = gen_member,	    [SIM_FENCE] = gen_fence,
-	[SIM_GONE] = gen_gone,	     [SIM_OPEN] = gen_open,	    [SIM_CLOSE] = gen_close,
-	[SIM_IMPORT] = gen_import,   [SIM_UNIMPORT] = gen_unimport, [SIM_ALLOC] = gen_alloc,
-	[SIM_FREE] = gen_free,	     [SIM_LOOKUP] = gen_lookup,	    [SIM_COMMIT] = gen_commit,
-	[SIM_DUP] = gen_dup,	     [SIM_UNLEASE] = gen_unlease,   [SIM_PARK] = gen_park,
-	[SIM_RESUME] = gen_resume,   [SIM_UNPARK] = gen_unpark,	    [SIM_DROP_HEAD] = gen_drop_head,
-	[SIM_RESERVE] = gen_reserve, [SIM_EVENTS] = gen_events,	    [SIM_ACK] = gen_ack,
-	[SIM_STAT] = gen_stat,	     [SIM_COMPLETE] = gen_complete, [SIM_GARBAGE] = gen_garbage,
+/* Whoever holds a lease reads what it covers, any time. */
+static void gen_read(struct sim *s)
+{
+	uint32_t e = pick_engine(s);
+	struct lease *l = e ? pick_lease(s, e) : NULL;
+
+	if (l)
+		memory_read_lease(s, l);
+}
+
+/* A process that has been fenced but lives still writes to the pages it held. */
+static void gen_scribble(struct sim *s)
+{
+	struct engine *e;
+
+	if (!s->nr_live)
+		return;
+	e = &s->engine[s->live[rng_below(s, s->nr_live)]];
+	if (e->fenced && e->nr_held)
+		memory_scribble(s, &s->page[e->held[rng_below(s, e->nr_held)]]);
+}
+
+/* One row an operation: its share of the steps, the feature it belongs to, its generator. What it
+ * may answer is in oracle.c (before) and reply.c (after). */
+const struct sim_op_desc sim_ops[SIM_NR_OPS] = {
+	[SIM_ATTACH] = {"attach", 4, FEAT_CORE, gen_attach},
+	[SIM_MEMBER] = {"member", 3, FEAT_MEMBERS, gen_member},
+	[SIM_FENCE] = {"fence", 1, FEAT_DEATH, gen_fence},
+	[SIM_GONE] = {"gone", 3, FEAT_DEATH, gen_gone},
+	[SIM_OPEN] = {"open", 8, FEAT_CORE, gen_open},
+	[SIM_CLOSE] = {"close", 2, FEAT_CLOSE, gen_close},
+	[SIM_IMPORT] = {"import", 20, FEAT_MAP, gen_import},
+	[SIM_UNIMPORT] = {"unimport", 6, FEAT_MAP, gen_unimport},
+	[SIM_ALLOC] = {"alloc", 80, FEAT_CORE, gen_alloc},
+	[SIM_FREE] = {"free", 30, FEAT_CORE, gen_free},
+	[SIM_LOOKUP] = {"lookup", 80, FEAT_LOOKUP, gen_lookup},
+	[SIM_COMMIT] = {"commit", 80, FEAT_COMMIT, gen_commit},
+	[SIM_DUP] = {"dup", 8, FEAT_DUP, gen_dup},
+	[SIM_UNLEASE] = {"unlease", 60, FEAT_CORE, gen_unlease},
+	[SIM_PARK] = {"park", 15, FEAT_PARK, gen_park},
+	[SIM_RESUME] = {"resume", 15, FEAT_PARK, gen_resume},
+	[SIM_UNPARK] = {"unpark", 5, FEAT_PARK, gen_unpark},
+	[SIM_DROP_HEAD] = {"drop_head", 6, FEAT_DROP_HEAD, gen_drop_head},
+	[SIM_RESERVE] = {"reserve", 4, FEAT_RESERVE, gen_reserve},
+	[SIM_EVENTS] = {"events", 12, FEAT_CORE, gen_events},
+	[SIM_ACK] = {"ack", 2, FEAT_HOSTILE, gen_ack},
+	[SIM_STAT] = {"stat", 1, FEAT_CORE, gen_stat},
+	[SIM_COMPLETE] = {"complete", 1, FEAT_HOSTILE, gen_complete},
+	[SIM_GARBAGE] = {"garbage", 1, FEAT_HOSTILE, gen_garbage},
+	[SIM_READ] = {"read", 20, FEAT_CORE, gen_read},
+	[SIM_SCRIBBLE] = {"scribble", 3, FEAT_DEATH, gen_scribble},
+	[SIM_TENANT_SET] = {"tenant_set", 4, FEAT_LIMITS, gen_tenant_set},
 };
 
 void gen_step(struct sim *s)
@@ -832,129 +890,15 @@ void gen_step(struct sim *s)
 	if (s->nr_live < 1)
 		op = SIM_ATTACH;
 	if (s->opt->verbose)
-		sim_say(s, "%s", sim_op_name[op]);
-	gen[op](s);
+		sim_say(s, "%s", sim_ops[op].name);
+	sim_ops[op].gen(s);
 	if (!rng_percent(s, s->world.hold_effects_percent))
 		effects_run(s, false);
 	s->now_ns += rng_below(s, (uint32_t)s->world.max_step_ns);
+	if (rng_permille(s, s->world.jump_permille)) {
+		s->now_ns += rng_next(s) % (2 * MM_MAX_WAIT_NS);
+		s->sum.jumps++;
+	}
 	if (mm_next_deadline(s->mm) <= s->now_ns && rng_percent(s, 70))
 		call_tick(s, rng_range(s, 1, 64));
-}
-
-/* ---- the end ------------------------------------------------------------------------------ */
-
-static void settle(struct sim *s)
-{
-	for (uint32_t i = 0; i < 64; i++) {
-		effects_run(s, true);
-		s->now_ns += 100 * 1000 * 1000;
-		call_tick(s, 64);
-		for (uint32_t l = 0; l < s->nr_live; l++) {
-			struct engine *e = &s->engine[s->live[l]];
-
-			for (uint32_t m = 0; m < e->nr_members && !e->fenced; m++)
-				if (s->member[e->member[m]].alive)
-					poll_events(s, e->member[m]);
-		}
-	}
-}
-
-static void give_back(struct sim *s, uint32_t ei)
-{
-	struct engine *e = &s->engine[ei];
-	struct call *c;
-
-	while (e->nr_held && !e->fenced)
-		free_pages(s, ei, e->nr_held);
-	for (uint32_t i = 0; i < SIM_SLOTS; i++) {
-		if (s->lease[i].id && s->lease[i].engine == ei) {
-			c = call_for(s, MM_UNLEASE, ei);
-			c->req.cache = s->cache[s->lease[i].cache].id;
-			c->ids[0] = s->lease[i].id;
-			c->req.unlease.leases = c->ids;
-			c->req.unlease.nr_leases = 1;
-			call_submit(s, c);
-		}
-		if (s->park[i].id && s->park[i].engine == ei) {
-			c = call_for(s, MM_UNPARK, ei);
-			c->req.cache = s->cache[s->park[i].cache].id;
-			c->req.park.park = s->park[i].id;
-			call_submit(s, c);
-		}
-	}
-}
-
-/* Could one extent of a group be had if nothing else were there? */
-static bool could_fit(struct sim *s, const struct cache *k, uint32_t group)
-{
-	for (uint32_t d = 0; d < s->cfg.nr_devices; d++) {
-		uint64_t bytes = 0;
-
-		for (uint32_t i = 0; i < k->desc.nr_shards; i++)
-			if (k->desc.shard[i].device == d)
-				bytes += k->geom[group].extent_bytes[i];
-		if (bytes > s->cfg.device[d].pool_bytes)
-			return false;
-	}
-	return k->geom[group].extent_pages <= s->cfg.max_frames;
-}
-
-/* A newcomer gets a page, whatever the departed left in the cache. */
-static void newcomer(struct sim *s, uint32_t model)
-{
-	struct call *c = call_new(s, MM_ENGINE_ATTACH);
-	uint32_t e, k, nr_engines = s->nr_engines, nr_caches = s->nr_caches, granted;
-
-	c->req.attach.tenant = 1000;
-	call_submit(s, c);
-	if (s->nr_engines == nr_engines)
-		return; /* tenants with content fill the table */
-	e = s->nr_engines - 1;
-	c = call_for(s, MM_CACHE_OPEN, e);
-	c->desc = s->world.model[model];
-	memset(c->desc.model_key, 0, MM_KEY_BYTES);
-	c->req.open.desc = &c->desc;
-	call_submit(s, c);
-	/* Else caches with content fill the table. */
-	if (s->nr_caches > nr_caches && could_fit(s, &s->cache[s->nr_caches - 1], 0)) {
-		k = s->nr_caches - 1;
-		c = call_for(s, MM_ALLOC, e);
-		c->req.cache = s->cache[k].id;
-		c->req.alloc.nr_pages = 1;
-		c->req.alloc.deadline_ns = s->now_ns + 1000ull * 1000 * 1000;
-		granted = s->engine[e].nr_held;
-		call_submit(s, c);
-		settle(s);
-		SIM_CHECK(s, s->engine[e].nr_held == granted + 1,
-			  "nobody uses the pool but no page is granted, an extent has %u",
-			  s->cache[k].geom[0].extent_pages);
-	}
-	give_back(s, e);
-	member_gone(s, s->engine[e].member[0]);
-	settle(s);
-}
-
-void gen_end(struct sim *s)
-{
-	s->stopping = true;
-	settle(s);
-	for (uint32_t i = 0; i < s->nr_live; i++)
-		give_back(s, s->live[i]);
-	settle(s);
-	totals_check(s);
-	while (s->nr_live) {
-		struct engine *e = &s->engine[s->live[0]];
-
-		for (uint32_t m = 0; m < e->nr_members; m++)
-			if (s->member[e->member[m]].alive)
-				member_gone(s, e->member[m]);
-	}
-	settle(s);
-	mm_check(s->mm);
-	totals_check(s);
-	totals_end(s);
-	for (uint32_t m = 0; m < s->world.nr_models; m++)
-		newcomer(s, m);
-	mm_check(s->mm);
-	totals_end(s);
 }

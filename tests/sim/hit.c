@@ -61,8 +61,10 @@ static void check_pages(struct hit *h)
 			SIM_CHECK(s, !p || p == s->node[n].page[g],
 				  "page %u group %u: %llx holds other content", i, g,
 				  (unsigned long long)s->page[p].id);
-			if (p)
+			if (p) {
+				memory_read(s, &s->page[p], n);
 				s->node[n].stamp[g] = s->evicts;
+			}
 		}
 		h->path[i] = n;
 		parent = n;
@@ -74,7 +76,7 @@ static void check_pages(struct hit *h)
 static uint32_t tail_node(struct hit *h, const uint32_t *rest, uint32_t nr_rest)
 {
 	struct sim *s = h->s;
-	uint64_t id = h->r->tail_pages[h->cache->full];
+	uint64_t id = h->r->tail_pages ? h->r->tail_pages[h->cache->full] : 0;
 	struct page *p = model_page(s, id);
 	struct node *n;
 	uint32_t pt = h->cache->desc.page_tokens;
@@ -120,6 +122,8 @@ static void check_tail_groups(struct hit *h)
 		SIM_CHECK(h->s,
 			  d->group[g].kind != MM_GROUP_STATE || h->r->tail_tokens == n->nr_tokens,
 			  "group %u has no snapshot inside a page", g);
+		if (id && n->page[g])
+			memory_read(h->s, &h->s->page[n->page[g]], h->tail);
 		if (id && !h->r->tail_adopted)
 			n->stamp[g] = h->s->evicts;
 	}
@@ -408,6 +412,7 @@ static uint32_t commit_page(struct sim *s, const struct call *c, const struct mm
 		SIM_CHECK(s, id || k->desc.group[g].kind != MM_GROUP_FULL,
 			  "page %u group %u is committed without content", i, g);
 		if (there && id == s->page[there].id) {
+			memory_read(s, &s->page[there], node);
 			s->node[node].stamp[g] = s->evicts;
 			dup |= own != 0;
 			s->sum.dup_pages += own != 0;
@@ -423,6 +428,7 @@ static uint32_t commit_page(struct sim *s, const struct call *c, const struct mm
 			model_forget(s, &s->page[there]);
 		model_publish(s, model_page(s, own), node);
 		s->sum.committed++;
+		s->engine[c->engine].commits++;
 	}
 	s->sum.dup_nodes += dup;
 	return node;

@@ -331,6 +331,7 @@ void model_grant(struct sim *s, uint32_t engine, uint32_t cache, uint32_t group,
 	s->cache[cache].nr[PAGE_GONE][group]++;
 	page_set(s, &s->page[p], PAGE_HELD);
 	engine_add_held(s, &s->engine[engine], &s->page[p]);
+	memory_granted(s, &s->page[p], engine);
 	f->page = p;
 	f->owner = engine;
 	f->scrubbed = 0;
@@ -344,6 +345,7 @@ void model_release(struct sim *s, struct page *p)
 
 void model_publish(struct sim *s, struct page *p, uint32_t node)
 {
+	memory_publish(s, p, node);
 	engine_del_held(s, p);
 	page_set(s, p, PAGE_CACHED);
 	p->node = node;

@@ -323,10 +323,13 @@ static enum expect expect_of_engine(struct sim *s, struct engine *e, const struc
 	case MM_UNPARK:
 		return expect_park(s, e, c);
 	case MM_RESERVE:
-		if (c->req.reserve.device >= s->cfg.nr_devices)
+		if (c->req.reserve.device >= s->cfg.nr_devices ||
+		    c->req.reserve.what >= MM_NR_RESERVES)
 			return EXPECT_FAIL;
-		return c->req.reserve.bytes <= e->reserved[c->req.reserve.device] ? EXPECT_OK
-										  : EXPECT_ROOM;
+		return c->req.reserve.bytes <=
+				       e->reserved_for[c->req.reserve.what][c->req.reserve.device]
+			       ? EXPECT_OK
+			       : EXPECT_ROOM;
 	case MM_MEMBER_ATTACH:
 		return EXPECT_ROOM;
 	case MM_STAT:
@@ -355,6 +358,8 @@ enum expect oracle_expect(struct sim *s, struct call *c)
 		return s->engine[m->engine].fenced ? EXPECT_ANY : EXPECT_OK;
 	case MM_UNIMPORT:
 		return expect_unimport(s, c);
+	case MM_TENANT_SET:
+		return expect_tenant_set(s, c);
 	case MM_IMPORT: /* the member says whose */
 		if (!m || s->engine[m->engine].fenced)
 			return EXPECT_FAIL;

@@ -122,14 +122,26 @@ static void check_refused_alloc(struct sim *s, const struct call *c)
 		  c->req.alloc.nr_pages, nr);
 }
 
+/* Only a max that was set refuses by it. */
+static void check_tenant_max(struct sim *s, const struct call *c)
+{
+	const struct tenant *t = budget_tenant(s, s->engine[c->engine].uid);
+
+	for (uint32_t d = 0; d < s->cfg.nr_devices; d++)
+		if (t->limit[d].max_bytes != MM_NO_LIMIT)
+			return;
+	sim_fail(s, "tenant %u has no max that could refuse it", s->engine[c->engine].uid);
+}
+
 static void reply_error(struct sim *s, const struct call *c, const struct mm_reply *r)
 {
 	bool fenced = s->engine[c->engine].fenced && r->op == MM_ALLOC;
 
 	s->op_err[r->op]++;
+	s->last_reason = r->reason;
 	SIM_CHECK(s,
 		  r->result != -EAGAIN || r->op == MM_CACHE_OPEN || r->op == MM_ENGINE_ATTACH ||
-			  r->op == MM_RESERVE,
+			  r->op == MM_RESERVE || r->op == MM_TENANT_SET,
 		  "op %d: -EAGAIN in a reply", r->op);
 	SIM_CHECK(s, r->result < 0, "op %d: result %d", r->op, r->result);
 	SIM_CHECK(s, r->reason != MM_OK, "op %d: result %d without a reason", r->op, r->result);
@@ -146,6 +158,8 @@ static void reply_error(struct sim *s, const struct call *c, const struct mm_rep
 			  (r->reason == MM_TIMED_OUT && r->op == MM_ALLOC),
 		  "op %d is refused: %d reason %d, expected room or a full table", r->op, r->result,
 		  r->reason);
+	if (r->reason == MM_TENANT_MAX)
+		check_tenant_max(s, c);
 	if (r->op == MM_ALLOC)
 		check_refused_alloc(s, c);
 	/* Those refused for lack of memory may have set reclaim going. */
@@ -260,6 +274,8 @@ static struct cache *cache_new(struct sim *s, struct call *c, uint32_t id)
 
 static void check_geometry(struct sim *s, const struct cache *k, const struct mm_reply *r)
 {
+	SIM_CHECK(s, r->geom && r->nr_groups == k->desc.nr_groups, "cache %u has no geometry",
+		  k->id);
 	for (uint32_t g = 0; g < k->desc.nr_groups; g++) {
 		const struct mm_group_geom *m = &r->geom[g];
 
@@ -299,7 +315,8 @@ static void ok_open(struct sim *s, struct call *c, const struct mm_reply *r)
 		k = cache_new(s, c, r->cache);
 	SIM_CHECK(s, k->id == r->cache, "shared cache %u opened as %u", k->id, r->cache);
 	check_geometry(s, k, r);
-	memcpy(k->geom, r->geom, sizeof(k->geom));
+	memcpy(k->geom, r->geom, r->nr_groups * sizeof(*k->geom));
+	budget_promise(s, e, k, c->req.open.min_pages);
 	if (model_has_open(s, e, k))
 		return;
 	SIM_CHECK(s, e->nr_opens < SIM_OPENS, "sim: opens");
@@ -316,6 +333,7 @@ static void ok_close(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < e->nr_opens; i++)
 		if (e->open[i] == c->cache)
 			e->open[i--] = e->open[--e->nr_opens];
+	budget_promise(s, e, k, 0);
 	for (uint32_t i = 0; i < SIM_SLOTS; i++)
 		if (s->park[i].id && s->park[i].engine == c->engine &&
 		    s->park[i].cache == c->cache) {
@@ -368,6 +386,7 @@ static void ok_alloc(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < r->nr_pages; i++)
 		model_grant(s, c->engine, c->cache, c->req.group, r->pages[i]);
 	s->sum.granted += r->nr_pages;
+	s->engine[c->engine].allocs += r->nr_pages;
 }
 
 static void ok_free(struct sim *s, struct call *c, const struct mm_reply *r)
@@ -376,12 +395,28 @@ static void ok_free(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < c->req.free.nr_pages; i++)
 		model_release(s, model_page(s, c->pages[i]));
 	s->sum.freed += c->req.free.nr_pages;
+	s->engine[c->engine].frees += c->req.free.nr_pages;
+}
+
+static void count_hit(struct sim *s, const struct call *c, const struct mm_reply *r)
+{
+	struct cache *k = &s->cache[c->cache];
+	uint64_t tokens = (uint64_t)r->nr_pages * k->desc.page_tokens + r->tail_tokens;
+
+	s->engine[c->engine].hit_tokens += tokens;
+	k->hit_tokens += tokens;
+	s->sum.hit_tokens += tokens;
+	s->sum.hit_pages += r->nr_pages;
+	s->sum.tail_hits += r->tail_tokens != 0;
 }
 
 static void ok_lookup(struct sim *s, struct call *c, const struct mm_reply *r)
 {
 	s->sum.lookups++;
 	s->sum.lookup_tokens += c->req.lookup.nr_tokens;
+	s->engine[c->engine].lookup_tokens += c->req.lookup.nr_tokens;
+	s->cache[c->cache].lookup_tokens += c->req.lookup.nr_tokens;
+	count_hit(s, c, r);
 	hit_check(s, c, &c->seq, true, r);
 }
 
@@ -482,8 +517,12 @@ static void ok_drop_head(struct sim *s, struct call *c, const struct mm_reply *r
 
 static void ok_reserve(struct sim *s, struct call *c, const struct mm_reply *r)
 {
+	struct engine *e = &s->engine[c->engine];
+	uint32_t d = c->req.reserve.device, what = c->req.reserve.what;
+
 	(void)r;
-	s->engine[c->engine].reserved[c->req.reserve.device] = c->req.reserve.bytes;
+	e->reserved[d] += c->req.reserve.bytes - e->reserved_for[what][d];
+	e->reserved_for[what][d] = c->req.reserve.bytes;
 }
 
 /* Its engine holds a page there, and it is the one who decides. */
@@ -557,6 +596,7 @@ static void (*const ok[MM_NR_OPS])(struct sim *, struct call *, const struct mm_
 	[MM_PRESSURE_ACK] = ok_nothing,
 	[MM_VACATE_ACK] = ok_nothing,
 	[MM_STAT] = ok_nothing,
+	[MM_TENANT_SET] = ok_tenant_set,
 };
 
 void oracle_reply(struct sim *s, const struct mm_reply *r)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sim - drives mm with seeded random requests and compares every answer with a naive model
  *
- * Model:      one struct sim is one run of one seed: a random config (world.c), a generator of
- *             requests (gen.c), an executor of effects (effects.c), and the oracle: plain tables of
- *             what mm has said so far (model.c, tree.c), rules for each request (oracle.c), for
- *             each reply (reply.c, hit.c) and for the sums (totals.c).
+ * Model:      one struct sim is one run of one seed: a random config and the features that are on
+ *             (world.c), a generator of requests (gen.c), an executor of effects (effects.c) on
+ *             devices whose every page says who wrote what (memory.c), and the oracle: plain tables
+ *             of what mm has said so far (model.c, tree.c), rules for each request (oracle.c), for
+ *             each reply (reply.c, hit.c) and for the sums (totals.c). When faults have stopped
+ *             everything must converge (end.c). Seeds are spread over processes (jobs.c).
  *
  *                gen --request--> mm --reply--> canary --> oracle
  *                                  ^--effect--> canary --> effects
@@ -39,12 +41,16 @@
 #define SIM_SLOTS	256		/* leases, parks alive */
 #define SIM_PINS	(SIM_GROUPS * (SIM_DEPTH + 2))
 #define SIM_KEYS	5		/* extra keys; 0 is none */
+#define SIM_TENANTS	8		/* numbers of tenants that may come up */
+#define SIM_FIRST_TENANT 1000
 #define SIM_DOCS	10
 #define SIM_MODELS	3
 #define SIM_CALLS	256		/* requests not yet answered */
 #define SIM_EFFECTS	1024
 #define SIM_STALE	16
 #define SIM_EVENTS_MAX	64
+
+struct sim;
 
 /* ---- the model's tables; index 0 means none -------------------------------------- */
 
@@ -80,12 +86,22 @@ struct import {
 };
 
 /* LEFT: failed or destroyed, while other shards of the extent are still there. */
-enum shard_state { SHARD_NONE, SHARD_LEFT, SHARD_CREATING, SHARD_LIVE, SHARD_DESTROYING };
+/* DOOMED: its destruction failed; it must be tried again. */
+enum shard_state {
+	SHARD_NONE, SHARD_LEFT, SHARD_CREATING, SHARD_LIVE, SHARD_DESTROYING, SHARD_DOOMED,
+};
+
+struct cell {			/* the bytes of a page of a shard: who wrote what */
+	uint32_t writer;	/* engine; 0: zeros, as from the device or a scrub */
+	uint64_t what;
+};
 
 struct shard {
 	enum shard_state state;
 	uint32_t device;
 	uint64_t bytes, page_bytes;
+	struct cell *mem;	/* from the creation on */
+	uint32_t nr_mem;
 };
 
 struct extent {
@@ -101,6 +117,7 @@ struct extent {
 struct node {			/* content: one page of one sequence */
 	uint32_t cache, parent, child, next;
 	uint32_t depth, nr_tokens, key;
+	uint64_t what;		/* stands for the content: of this page and all before it */
 	uint32_t tokens[SIM_PAGE_TOKENS];
 	uint32_t page[SIM_GROUPS];
 	uint32_t pins[SIM_GROUPS];	/* live leases that need it */
@@ -115,6 +132,7 @@ struct cache {
 	struct mm_group_geom geom[SIM_GROUPS];
 	uint32_t nr[PAGE_STATES][SIM_GROUPS];
 	uint32_t nr_pinned[SIM_GROUPS];
+	uint64_t lookup_tokens, hit_tokens;
 	bool plain;		/* full groups only */
 	bool opaque;		/* some group is */
 	uint32_t full;		/* a full group */
@@ -132,8 +150,17 @@ struct engine {
 	uint32_t nr_members, nr_alive, member[SIM_MEMBERS];
 	uint32_t nr_opens, open[SIM_OPENS];
 	uint32_t *held, nr_held, max_held;	/* quarantined ones once fenced */
+	uint64_t allocs, frees, commits, lookup_tokens, hit_tokens;
 	uint32_t nr_leases, nr_parks;
-	uint64_t reserved[MM_MAX_DEVICES];
+	uint64_t reserved[MM_MAX_DEVICES], reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
+	struct { uint32_t cache, min_pages; } promise[SIM_OPENS];
+};
+
+struct tenant {
+	struct mm_limits limit[MM_MAX_DEVICES];
+	uint64_t ceiling[MM_MAX_DEVICES];	/* its charge may not be above */
+	uint32_t oom_action;
+	bool configured, seen;
 };
 
 struct lease {
@@ -186,17 +213,43 @@ struct todo {			/* an effect mm waits for */
 struct totals {			/* to hold against mm_vmstat */
 	uint64_t granted, freed, committed, dup_nodes, dup_pages, adopted, adopted_pages;
 	uint64_t quarantined, lookups, lookup_tokens, resumes, resume_tokens;
+	uint64_t hit_tokens, hit_pages, tail_hits;
 	uint64_t leases_new, leases_moved;
 	uint64_t engines, fences, extents, destroys, evicted, dropped, refused, scrubs, imports;
 	uint64_t deferred, events, failed_creates, short_hits, orphans;
-	uint64_t moves, moved, vacates, vacated;
+	uint64_t promised, redeemed;
+	uint64_t failed_destroys, failed_scrubs, reads, scribbles, jumps, backward;
+	uint64_t moves, moved, failed_moves, vacates, vacated;
 };
 
 enum sim_op {
 	SIM_ATTACH, SIM_MEMBER, SIM_FENCE, SIM_GONE, SIM_OPEN, SIM_CLOSE, SIM_IMPORT, SIM_UNIMPORT,
 	SIM_ALLOC, SIM_FREE, SIM_LOOKUP, SIM_COMMIT, SIM_DUP, SIM_UNLEASE, SIM_PARK, SIM_RESUME,
 	SIM_UNPARK, SIM_DROP_HEAD, SIM_RESERVE, SIM_EVENTS, SIM_ACK, SIM_STAT, SIM_COMPLETE,
-	SIM_GARBAGE, SIM_NR_OPS,
+	SIM_GARBAGE, SIM_READ, SIM_SCRIBBLE,
+	SIM_TENANT_SET, SIM_NR_OPS,
+};
+
+/* A seed draws which are on. Each is a bit of --off. */
+#define SIM_FEATURES(X) \
+	X(CORE) X(MEMBERS) X(DEATH) X(CLOSE) X(MAP) X(LOOKUP) X(COMMIT) X(DUP) X(PARK) \
+	X(DROP_HEAD) X(RESERVE) X(HOSTILE) X(KEYS) X(ADOPT) X(PARTIAL) X(HYBRID) X(SHARDS) \
+	X(PRIVATE) X(DEADLINE) X(LAZY) X(SLOW) X(HOLD) X(FAIL_CREATE) X(FAIL_DESTROY) \
+	X(FAIL_SCRUB) X(JUMP) X(BACKWARD) X(SCRUB) X(SMALL) \
+	X(LIMITS) X(PROMISE) X(FAIL_MOVE)
+
+enum sim_feature {
+#define X(name) FEAT_##name,
+	SIM_FEATURES(X)
+#undef X
+	FEAT_NR,
+};
+
+struct sim_op_desc {
+	const char *name;
+	uint32_t weight;
+	enum sim_feature feature;
+	void (*gen)(struct sim *);
 };
 
 enum canary {
@@ -206,20 +259,29 @@ enum canary {
 	CANARY_COMMIT_OTHER, CANARY_LEASE_TWICE, CANARY_SWALLOW, CANARY_REPEAT, CANARY_REFUSE,
 	CANARY_ACCEPT, CANARY_CREATE_BIG, CANARY_CREATE_TWICE, CANARY_DESTROY_LIVE,
 	CANARY_SCRUB_LIVE, CANARY_LOST_DESTROY, CANARY_MEMINFO, CANARY_VMSTAT, CANARY_ENGINE_INFO,
+	CANARY_DIRTY_CREATE, CANARY_OVERWRITE, CANARY_STALE_ZEROS, CANARY_LOST_SCRUB,
+	CANARY_CHARGE, CANARY_OVER_MAX, CANARY_PROMISED, CANARY_BAD_COPY,
 	CANARY_NR,
 };
 
 struct sim_options {
 	uint64_t first_seed, last_seed, nr_ops, check_every;
-	bool verbose, canary, once;
-	uint32_t without;	/* operations left out, bits of enum sim_op */
+	bool verbose, canary, once, stop, progress;
+	uint32_t jobs;
+	const char *resume;	/* file of what is done */
+	uint64_t without;	/* operations left out, bits of enum sim_op */
+	uint64_t off;		/* features left out, bits of enum sim_feature */
 };
 
 struct world {			/* what the seed drew */
+	uint64_t features;
 	uint32_t weight[SIM_NR_OPS], weights;
 	uint32_t nr_tenants, nr_models, page_tokens, alphabet;
 	struct mm_cache_desc model[SIM_MODELS];
-	uint32_t hostile_permille, fail_create_permille, lazy_percent, hold_effects_percent;
+	uint32_t hostile_permille, lazy_percent, hold_effects_percent;
+	uint32_t fail_create_permille, fail_destroy_permille, fail_scrub_permille;
+	uint32_t jump_permille, backward_permille, private_percent, deadline_percent;
+	uint32_t unlimited_percent, promise_percent;
 	uint32_t max_delay_steps, max_engines, max_held, fail_move_permille;
 	uint32_t adopt_percent, partial_percent, key_percent;
 	uint64_t max_step_ns;
@@ -245,6 +307,7 @@ struct sim {
 	struct member member[SIM_SERIALS];
 	struct cache cache[SIM_SERIALS];
 	uint32_t nr_engines, nr_members, nr_caches;
+	struct tenant tenant[SIM_TENANTS];
 	uint32_t live[SIM_SERIALS], nr_live;	/* engines not gone */
 	struct lease lease[SIM_SLOTS];
 	struct park park[SIM_SLOTS];
@@ -256,7 +319,7 @@ struct sim {
 	struct call call[SIM_CALLS];
 	uint64_t next_cookie;
 	struct todo todo[SIM_EFFECTS];
-	uint32_t nr_todo;
+	uint32_t nr_todo, nr_doomed;
 	uint64_t evicts;		/* mm's pages_evict, as of the reply being looked at */
 	struct totals sum;
 	uint64_t late_reserved[MM_MAX_DEVICES];	/* of engines gone, perhaps not yet given back */
@@ -264,6 +327,7 @@ struct sim {
 
 	enum canary canary;
 	bool canary_fired, stopping;
+	enum mm_reason last_reason;	/* of a refusal */
 	struct mm_reply last_reply;	/* to EVENTS; its events below */
 	struct mm_event events[SIM_EVENTS_MAX];
 	bool repeat;
@@ -272,7 +336,20 @@ struct sim {
 	char why[512];
 };
 
-/* sim_main.c */
+struct coverage {
+	struct totals sum;
+	uint64_t ok[MM_NR_OPS], err[MM_NR_OPS], seeds, failed, steps, evicts;
+	uint64_t trail;		/* sum over seeds: of all they were told */
+};
+
+/* run.c: one seed, twice; a failing one is shrunk and printed */
+struct sim *run_start(void);
+bool run_seed_twice(struct sim *, const struct sim_options *, uint64_t seed, struct coverage *);
+int run_canaries(struct sim *, const struct sim_options *);
+
+/* jobs.c: a range of seeds over processes */
+int jobs_run(struct sim *, const struct sim_options *);
+
 void sim_fail(struct sim *, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 void sim_say(struct sim *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -284,6 +361,7 @@ uint32_t rng_below(struct sim *, uint32_t n);
 uint32_t rng_range(struct sim *, uint32_t lo, uint32_t hi);	/* [lo, hi] */
 bool rng_permille(struct sim *, uint32_t permille);
 bool rng_percent(struct sim *, uint32_t percent);
+uint64_t world_clock(struct sim *);	/* now, or a little earlier: the caller's clock may lie */
 void world_draw(struct sim *);
 void world_key(uint32_t key, uint8_t digest[MM_KEY_BYTES]);
 void world_seq(struct sim *, struct seq *);	/* likely to share a prefix with others */
@@ -352,10 +430,32 @@ void hit_check(struct sim *, const struct call *, const struct seq *, bool compl
 	       const struct mm_reply *);
 void commit_check(struct sim *, const struct call *, const struct mm_reply *);
 
+/* memory.c: the bytes of the devices */
+void memory_create(struct sim *, struct shard *);
+void memory_drop(struct shard *);
+void memory_move(struct sim *, const struct mm_effect *, int result);
+void memory_scrub(struct sim *, const struct mm_effect *);
+void memory_granted(struct sim *, const struct page *, uint32_t engine);  /* it writes there now */
+void memory_publish(struct sim *, const struct page *, uint32_t node);	/* it had written content */
+void memory_read(struct sim *, const struct page *, uint32_t node);	/* finds that content */
+void memory_read_lease(struct sim *, const struct lease *);
+void memory_scribble(struct sim *, const struct page *);		/* its holder, dying */
+
+/* budget.c: tenants and their limits */
+struct tenant *budget_tenant(struct sim *, uint32_t key);
+void budget_start(struct sim *);
+void budget_check(struct sim *);
+void budget_promise(struct sim *, struct engine *, const struct cache *, uint32_t min_pages);
+void budget_redeem(struct sim *);		/* all promises, at the same time */
+void budget_end(struct sim *);			/* no more limits */
+void gen_tenant_set(struct sim *);
+enum expect expect_tenant_set(struct sim *, const struct call *);
+void ok_tenant_set(struct sim *, struct call *, const struct mm_reply *);
+
 /* effects.c */
 void effects_drain(struct sim *);
 void effects_run(struct sim *, bool all);	/* complete what is due, or everything */
-bool effects_creating(const struct sim *);
+bool effects_coming(const struct sim *);	/* creations and destructions are on their way */
 
 /* totals.c */
 void totals_check(struct sim *);
@@ -369,15 +469,23 @@ void call_tick(struct sim *, unsigned int budget);
 
 /* gen.c */
 void gen_step(struct sim *);
-void gen_end(struct sim *);			/* give back, detach, see the pool empty */
-extern const char *const sim_op_name[SIM_NR_OPS];
+bool gen_hostile(struct sim *);			/* now something that is wrong */
+struct call *gen_call(struct sim *, enum mm_op, uint32_t engine);
+void gen_give(struct sim *, uint32_t engine, uint32_t nr_pages);	/* FREE of what it holds */
+void gen_poll(struct sim *, uint32_t member);
+void gen_member_gone(struct sim *, uint32_t member);
+extern const struct sim_op_desc sim_ops[SIM_NR_OPS];
+
+/* end.c */
+void end_settle(struct sim *);			/* until nobody waits */
+void end_run(struct sim *);			/* give back, detach, see the pool empty */
 
 /* canary.c */
 extern const char *const canary_name[CANARY_NR];
 void canary_reply(struct sim *, struct call *, struct mm_reply *, uint64_t *pages);
 bool canary_swallow(struct sim *, const struct call *, const struct mm_reply *);
 void canary_effect(struct sim *, struct mm_effect *);
-bool canary_lose_destroy(struct sim *);
+bool canary_lose(struct sim *, enum canary);
 uint64_t canary_number(struct sim *, enum canary, uint64_t value);
 
 #endif

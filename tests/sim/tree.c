@@ -30,6 +30,9 @@ uint32_t tree_new(struct sim *s, uint32_t cache, uint32_t parent, const uint32_t
 	n->parent = parent;
 	n->key = key;
 	n->nr_tokens = nr_tokens;
+	n->what = s->node[parent].what * 0x9e3779b97f4a7c15ull + key + ((uint64_t)cache << 40) + 1;
+	for (uint32_t t = 0; t < nr_tokens; t++)
+		n->what = (n->what ^ tokens[t]) * 0xbf58476d1ce4e5b9ull + (n->what >> 31) + 1;
 	if (nr_tokens)
 		memcpy(n->tokens, tokens, nr_tokens * sizeof(*tokens));
 	if (parent) {

@@ -39,12 +39,34 @@ void world_key(uint32_t key, uint8_t digest[MM_KEY_BYTES])
 	digest[(key * 11) % MM_KEY_BYTES] = (uint8_t)key;
 }
 
+static bool world_has(const struct sim *s, enum sim_feature f)
+{
+	return s->world.features >> f & 1;
+}
+
+/* [lo, hi], 0 without the feature. Drawn in any case, so that --off leaves the rest alone. */
+static uint32_t draw(struct sim *s, enum sim_feature f, uint32_t lo, uint32_t hi)
+{
+	uint32_t v = rng_range(s, lo, hi);
+
+	return world_has(s, f) ? v : 0;
+}
+
+/* A limit of mm's: now and then one that is soon reached. */
+static uint32_t draw_limit(struct sim *s, uint32_t lo, uint32_t hi, uint32_t wide_lo,
+			   uint32_t wide_hi)
+{
+	uint32_t tight = rng_range(s, lo, hi), wide = rng_range(s, wide_lo, wide_hi);
+
+	return rng_percent(s, 40) && world_has(s, FEAT_SMALL) ? tight : wide;
+}
+
 static void draw_groups(struct sim *s, struct mm_cache_desc *d)
 {
 	uint32_t full = 0, pt = d->page_tokens;
 
 	d->nr_groups = rng_range(s, 1, SIM_GROUPS);
-	if (rng_percent(s, 40))
+	if (rng_percent(s, 40) || !world_has(s, FEAT_HYBRID))
 		d->nr_groups = 1;
 	full = rng_below(s, d->nr_groups);
 	for (uint32_t g = 0; g < d->nr_groups; g++) {
@@ -74,6 +96,8 @@ static void draw_model(struct sim *s, uint32_t m)
 		d->page_tokens = rng_range(s, 1, SIM_PAGE_TOKENS);
 	draw_groups(s, d);
 	d->nr_shards = rng_range(s, 1, SIM_SHARDS);
+	if (!world_has(s, FEAT_SHARDS))
+		d->nr_shards = 1;
 	for (uint32_t i = 0; i < d->nr_shards; i++) {
 		d->shard[i].device = rng_below(s, s->cfg.nr_devices);
 		d->shard[i].replicated = i > 0 && rng_percent(s, 20);
@@ -97,7 +121,7 @@ static void draw_config(struct sim *s)
 		c->device[d].extent_bytes = 4096ull * rng_range(s, 1, 8);
 		c->device[d].pool_bytes =
 			c->device[d].extent_bytes * rng_range(s, 3, 24) + 4096ull * rng_below(s, 3);
-		c->device[d].scrub = rng_percent(s, 40);
+		c->device[d].scrub = rng_percent(s, 60) && world_has(s, FEAT_SCRUB);
 	}
 	c->answer_ns = rng_percent(s, 20) ? 0 : 1000ull * rng_range(s, 1, 2000);
 	c->idle_ns = rng_percent(s, 40) ? 0 : 1000ull * rng_range(s, 1, 500);
@@ -105,70 +129,103 @@ static void draw_config(struct sim *s)
 	c->max_engines = rng_range(s, 2, 10);
 	c->max_members = c->max_engines + rng_below(s, 12);
 	c->max_caches = rng_range(s, 2, 12);
-	c->max_extents = rng_percent(s, 30) ? rng_range(s, 3, 8) : rng_range(s, 16, 64);
-	c->max_frames = rng_percent(s, 30) ? rng_range(s, 64, 128) : rng_range(s, 512, 4096);
-	c->max_nodes = rng_percent(s, 30) ? rng_range(s, 16, 40) : rng_range(s, 256, 1024);
-	c->max_leases = rng_percent(s, 30) ? rng_range(s, 3, 12) : rng_range(s, 32, 200);
-	c->max_parks = rng_percent(s, 30) ? rng_range(s, 1, 4) : rng_range(s, 8, 100);
-	c->max_keys = rng_percent(s, 20) ? rng_range(s, 1, 3) : rng_range(s, 8, 64);
-	c->max_pending = rng_percent(s, 30) ? rng_range(s, 1, 3) : rng_range(s, 8, 64);
-	c->max_tokens = rng_percent(s, 20) ? rng_range(s, 200, 600) : 16384;
-	c->batch_pages = rng_percent(s, 20) ? rng_range(s, 2, 8) : rng_range(s, 12, 32);
+	c->max_extents = draw_limit(s, 3, 8, 16, 64);
+	c->max_frames = draw_limit(s, 64, 128, 512, 4096);
+	c->max_nodes = draw_limit(s, 16, 40, 256, 1024);
+	c->max_leases = draw_limit(s, 3, 12, 32, 200);
+	c->max_parks = draw_limit(s, 1, 4, 8, 100);
+	c->max_keys = draw_limit(s, 1, 3, 8, 64);
+	c->max_pending = draw_limit(s, 1, 3, 8, 64);
+	c->max_tokens = draw_limit(s, 200, 600, 16384, 16384);
+	c->batch_pages = draw_limit(s, 2, 8, 12, 32);
+}
+
+static void draw_features(struct sim *s)
+{
+	static const uint32_t density[] = {25, 50, 75, 75, 90, 100};
+	uint32_t percent = density[rng_below(s, 6)];
+	uint64_t on = 0;
+
+	for (uint32_t f = 0; f < FEAT_NR; f++)
+		on |= rng_percent(s, percent) ? 1ull << f : 0;
+	/* A run without content, or without ways to give it up, shows little: they are rare. */
+	for (uint32_t f = FEAT_LOOKUP; f <= FEAT_COMMIT; f++)
+		on |= rng_percent(s, 95) ? 1ull << f : 0;
+	on |= 1ull << FEAT_CORE;
+	s->world.features = on & ~s->opt->off;
 }
 
 static void draw_weights(struct sim *s)
 {
-	static const uint32_t base[SIM_NR_OPS] = {
-		[SIM_ATTACH] = 4, [SIM_MEMBER] = 3,    [SIM_FENCE] = 1,	   [SIM_GONE] = 3,
-		[SIM_OPEN] = 8,	  [SIM_CLOSE] = 2,     [SIM_IMPORT] = 20,  [SIM_UNIMPORT] = 6,
-		[SIM_ALLOC] = 80, [SIM_FREE] = 30,     [SIM_LOOKUP] = 80,  [SIM_COMMIT] = 80,
-		[SIM_DUP] = 8,	  [SIM_UNLEASE] = 60,  [SIM_PARK] = 15,	   [SIM_RESUME] = 15,
-		[SIM_UNPARK] = 5, [SIM_DROP_HEAD] = 6, [SIM_RESERVE] = 4,  [SIM_EVENTS] = 12,
-		[SIM_ACK] = 2,	  [SIM_STAT] = 1,      [SIM_COMPLETE] = 1, [SIM_GARBAGE] = 1,
-	};
 	static const uint32_t factor[] = {1, 2, 4, 4, 4, 8, 16};
 	struct world *w = &s->world;
 
 	w->weights = 0;
 	for (uint32_t op = 0; op < SIM_NR_OPS; op++) {
-		w->weight[op] = base[op] * factor[rng_below(s, 7)];
+		w->weight[op] = sim_ops[op].weight * factor[rng_below(s, 7)];
 		if (op >= SIM_IMPORT && rng_percent(s, 4))
 			w->weight[op] = 0;
-		if (s->opt->without & 1u << op)
+		if (s->opt->without >> op & 1 || !world_has(s, sim_ops[op].feature))
 			w->weight[op] = 0;
 		w->weights += w->weight[op];
 	}
 }
 
-void world_draw(struct sim *s)
+static void draw_faults(struct sim *s)
 {
-	static const uint32_t delays[] = {0, 2, 10, 60, 400};
+	static const uint32_t delays[] = {1, 2, 10, 60, 400};
 	struct world *w = &s->world;
 
+	w->hostile_permille = draw(s, FEAT_HOSTILE, 5, 120);
+	w->lazy_percent = draw(s, FEAT_LAZY, 5, 60);
+	w->hold_effects_percent = draw(s, FEAT_HOLD, 5, 70);
+	w->fail_create_permille = draw(s, FEAT_FAIL_CREATE, 10, 300);
+	w->fail_destroy_permille = draw(s, FEAT_FAIL_DESTROY, 10, 500);
+	w->fail_scrub_permille = draw(s, FEAT_FAIL_SCRUB, 10, 500);
+	w->fail_move_permille = draw(s, FEAT_FAIL_MOVE, 10, 500);
+	w->jump_permille = draw(s, FEAT_JUMP, 1, 20);
+	w->backward_permille = draw(s, FEAT_BACKWARD, 10, 500);
+	w->max_delay_steps = delays[rng_below(s, 5)];
+	if (!world_has(s, FEAT_SLOW))
+		w->max_delay_steps = 0;
+}
+
+void world_draw(struct sim *s)
+{
+	struct world *w = &s->world;
+
+	draw_features(s);
 	draw_config(s);
 	draw_weights(s);
+	draw_faults(s);
 	w->nr_tenants = rng_range(s, 1, 3);
 	w->nr_models = rng_range(s, 1, SIM_MODELS);
 	w->page_tokens = rng_range(s, 1, SIM_PAGE_TOKENS);
 	if (rng_percent(s, 40))
 		w->page_tokens = 4;
 	w->alphabet = rng_percent(s, 70) ? rng_range(s, 2, 4) : 50000;
-	w->hostile_permille = rng_percent(s, 30) ? 0 : rng_range(s, 5, 120);
-	w->fail_create_permille = rng_percent(s, 50) ? 0 : rng_range(s, 10, 300);
-	w->fail_move_permille = rng_percent(s, 50) ? 0 : rng_range(s, 10, 300);
-	w->lazy_percent = rng_percent(s, 40) ? 0 : rng_range(s, 5, 60);
-	w->hold_effects_percent = rng_percent(s, 50) ? 0 : rng_range(s, 5, 70);
-	w->max_delay_steps = delays[rng_below(s, 5)];
 	w->max_engines = rng_range(s, 1, s->cfg.max_engines + 1);
 	w->max_held = rng_percent(s, 50) ? rng_range(s, 8, 24) : rng_range(s, 24, 200);
-	w->adopt_percent = rng_below(s, 80);
-	w->partial_percent = rng_below(s, 60);
-	w->key_percent = rng_percent(s, 50) ? 0 : rng_range(s, 5, 50);
+	w->adopt_percent = draw(s, FEAT_ADOPT, 1, 80);
+	w->partial_percent = draw(s, FEAT_PARTIAL, 1, 60);
+	w->key_percent = draw(s, FEAT_KEYS, 5, 50);
+	w->private_percent = draw(s, FEAT_PRIVATE, 10, 60);
+	w->deadline_percent = draw(s, FEAT_DEADLINE, 20, 100);
+	w->promise_percent = draw(s, FEAT_PROMISE, 10, 60);
+	w->unlimited_percent = rng_range(s, 5, 60);
 	w->max_step_ns = rng_percent(s, 50) ? 1000 : 1000000;
 	for (uint32_t m = 0; m < w->nr_models; m++)
 		draw_model(s, m);
 	for (uint32_t d = 0; d < SIM_DOCS; d++)
 		world_extend(s, &w->doc[d], rng_range(s, 1, SIM_DEPTH * w->page_tokens));
+}
+
+uint64_t world_clock(struct sim *s)
+{
+	if (s->stopping || !rng_permille(s, s->world.backward_permille))
+		return s->now_ns;
+	s->sum.backward++;
+	return rng_next(s) % (s->now_ns + 1);
 }
 
 /* Appends random tokens up to nr_tokens. */

@@ -85,10 +85,12 @@ const char *emit_format(char *buf, enum emit_kind kind, union emit_val v)
 	case EMIT_NS:
 		return format_scaled(buf, (double)v.u, ns, 1000);
 	case EMIT_RATIO:
+	case EMIT_FRACTION:
 	case EMIT_FLOAT:
 		if (isnan(v.f))
 			return "-";
-		snprintf(buf, 32, kind == EMIT_RATIO ? "%.3f" : "%.3g", v.f);
+		snprintf(buf, 32, kind == EMIT_RATIO ? "%.3f" :
+				  kind == EMIT_FRACTION ? "%.4f" : "%.3g", v.f);
 		return buf;
 	case EMIT_BOOL:
 		return v.u ? "yes" : "no";
@@ -104,6 +106,7 @@ static json_t *to_json(enum emit_kind kind, union emit_val v)
 	case EMIT_STR:
 		return v.s ? json_string(v.s) : json_null();
 	case EMIT_RATIO:
+	case EMIT_FRACTION:
 	case EMIT_FLOAT:
 		return isnan(v.f) ? json_null() : json_real(v.f);
 	case EMIT_BOOL:

@@ -20,6 +20,7 @@ enum emit_kind {
 	EMIT_BYTES,	/* 1.5 GiB; JSON: bytes */
 	EMIT_NS,	/* 1.2 ms; JSON: nanoseconds */
 	EMIT_RATIO,	/* .75; JSON: number */
+	EMIT_FRACTION,	/* the same with four decimals */
 	EMIT_FLOAT,	/* three significant decimals */
 	EMIT_BOOL,
 	EMIT_LIMIT,	/* bytes; UINT64_MAX: none, JSON null */

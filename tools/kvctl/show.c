@@ -120,6 +120,7 @@ int kvctl_meminfo(int fd, struct emit *e, const char *name)
 		MEMBER(kv_admin_meminfo, extent_bytes, "EXTENTS", EMIT_BYTES),
 		MEMBER(kv_admin_meminfo, reserved_bytes, "RESERVED", EMIT_BYTES),
 		MEMBER(kv_admin_meminfo, free_bytes, "FREE", EMIT_BYTES),
+		MEMBER(kv_admin_meminfo, promised_bytes, "PROMISED", EMIT_BYTES),
 		MEMBER(kv_admin_meminfo, held_bytes, "HELD", EMIT_BYTES),
 		MEMBER(kv_admin_meminfo, cached_bytes, "CACHED", EMIT_BYTES),
 		MEMBER(kv_admin_meminfo, leased_bytes, "LEASED", EMIT_BYTES),

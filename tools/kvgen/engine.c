@@ -272,8 +272,13 @@ int run_start(struct engine *e, const uint32_t *tokens, uint32_t n, uint32_t *hi
 	return 0;
 }
 
+/* Between two steps nothing reads or writes pages: kvd may have some moved. */
 int run_push(struct run *r, uint32_t token)
 {
+	int err = kv_poll(r->engine->kv);
+
+	if (err)
+		return kv_failed(err);
 	if (r->len >= r->engine->shape.max_pos)
 		return fault_set(&fault, -E2BIG, "the model's %u positions are used up",
 				 r->engine->shape.max_pos);

@@ -26,6 +26,12 @@
 extern "C" {
 #endif
 
+/* The extent that holds a page, as kv_vacate_fn names it. */
+static inline uint32_t kv_page_extent(uint64_t id)
+{
+	return (uint32_t)(id >> 44);
+}
+
 /* One page, its content undefined. */
 KV_API int kv_page_alloc(struct kv_cache *, uint32_t group, uint64_t *id);
 KV_API int kv_page_free(struct kv_cache *, uint32_t group, uint64_t id);
@@ -33,6 +39,9 @@ KV_API int kv_page_free(struct kv_cache *, uint32_t group, uint64_t id);
 /* n pages at once, all or none, past the magazine. free checks every id first and then gives all of
  * them back; only a session that dies meanwhile (-EPIPE) stops it, and takes all pages with it. */
 KV_API int kv_pages_alloc(struct kv_cache *, uint32_t group, uint32_t n, uint64_t *ids);
+/* The same with a wait of its own instead of kv_options.wait_ms, for each request of the batch. */
+KV_API int kv_pages_alloc_wait(struct kv_cache *, uint32_t group, uint32_t n, uint64_t *ids,
+			       uint32_t wait_ms);
 KV_API int kv_pages_free(struct kv_cache *, uint32_t group, uint32_t n, const uint64_t *ids);
 
 /* Address of a page in this process (its rank's shard), mapping its extent if need be: writable
@@ -91,6 +100,22 @@ KV_API int kv_unlease(struct kv_cache *, uint32_t n, const uint32_t *leases);
 /* This lease no longer needs the pages of a window group before depth_pages. */
 KV_API int kv_lease_drop_head(struct kv_cache *, uint32_t lease, uint32_t group,
 			      uint32_t depth_pages);
+
+/* What the engine knows of the future of cached pages. Advice: it changes what the pool evicts
+ * first, and nothing else; but a pin holds. All 0 is what a page has that nobody hinted at. */
+enum kv_priority { KV_PRIORITY_NORMAL, KV_PRIORITY_LOW, KV_PRIORITY_HIGH };
+
+struct kv_hint {
+	uint32_t priority;		/* enum kv_priority */
+	uint32_t reuse_ms;		/* expected next use, from now; 0: not known */
+	uint32_t ttl_ms;		/* of no use after; 0: no end */
+	bool pin;			/* kv_seq_hint() only */
+};
+
+/* Pages [from_page, to_page) of the chain of a lease; to_page 0: to its end. To pin them keep a
+ * lease: kv_lease_dup(). */
+KV_API int kv_lease_hint(struct kv_cache *, uint32_t lease, uint32_t from_page, uint32_t to_page,
+			 const struct kv_hint *);
 
 /* A lease becomes a park: reclaimable, remembered as one object. Resume gives what is left of it
  * (perhaps fewer pages) and consumes the park; unpark forgets it. */

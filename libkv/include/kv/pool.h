@@ -29,9 +29,19 @@ extern "C" {
 
 struct kv;
 
-/* Give back about bytes (0: whatever you can) before the deadline by releasing or parking
- * sequences. Called from inside kv_poll() or a call that waits; may call libkv. */
+/* Give back about bytes (0: whatever you can) before the deadline: kv_seq_park() idle sequences,
+ * kv_seq_release() others, free raw pages. Called from inside kv_poll() or a call that waits; may
+ * call libkv. What libkv keeps at hand for later allocations has gone back already; without a
+ * callback that is all that is given. */
 typedef void kv_pressure_fn(void *ctx, struct kv *, uint64_t bytes, uint64_t deadline_ns);
+
+/* kvd wants an extent empty and libkv cannot move what is left there: pages the engine allocated
+ * itself (kv_page_extent() of their ids is extent) and, of a cache with several shards, those of
+ * sequences. Of its own pages the engine allocates new ones (never of this extent), has each rank
+ * copy its bytes and frees the old ones; a sequence it may park or release. What it leaves stays
+ * where it is, and so it is without a callback: pages in use are never taken. Called from inside
+ * kv_poll() only, at each one until the extent is left or the deadline passes; may call libkv. */
+typedef void kv_vacate_fn(void *ctx, struct kv *, uint32_t extent, uint64_t deadline_ns);
 
 struct kv_options {
 	const char *name; /* for people (kvctl engines); default: the program's name */
@@ -42,7 +52,8 @@ struct kv_options {
 	 * up to 50 ms a try for cached pages that the pool takes back by itself. */
 	uint32_t wait_ms;
 	kv_pressure_fn *on_pressure;	/* may be NULL */
-	void *ctx;
+	void *ctx;			/* of both callbacks */
+	kv_vacate_fn *on_vacate;	/* may be NULL */
 };
 
 /* opts may be NULL. */
@@ -57,8 +68,12 @@ KV_API const char *kv_error(void);
 /* 16 bytes that let other processes of the same user join this engine as members. */
 KV_API int kv_member_token(const struct kv *, uint8_t token[16]);
 
-/* Serve what the daemon asks for (unmap retired memory, shrink). Every call that talks to the
- * daemon does this too; an engine that idles polls kv_event_fd() and calls kv_poll(). */
+/* Serve what the daemon asks for: unmap retired memory, shrink, leave extents. Every call that
+ * talks to the daemon does this too, but for leaving extents; so a busy engine calls kv_poll() now
+ * and then, between two steps, and an idle one when kv_event_fd() is readable.
+ * It may move pages that sequences hold: no work that reads or writes pages of this engine (kernels
+ * of any rank, kv_seq_store(), kv_attn()) may be running, and page ids and PTEs that were fetched
+ * before are to be fetched again where kv_seq_pte_version() says so. No other call moves pages. */
 KV_API int kv_poll(struct kv *);
 KV_API int kv_event_fd(const struct kv *);
 

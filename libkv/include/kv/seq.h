@@ -72,6 +72,16 @@ KV_API int kv_seq_drop_head(struct kv_seq *, uint32_t group, uint32_t upto);
 KV_API int kv_seq_park(struct kv_seq *);
 KV_API int kv_seq_resume(struct kv_seq *, uint32_t *len);
 
+/* What is known of the future of tokens [from_token, to_token) (0: to the end): of the pages they
+ * stand in, as far as those are published; -ENOENT if none is. Tokens committed later need a hint
+ * of their own.
+ * hint->pin keeps everything from the start to to_token in the cache, also after the sequence is
+ * gone: by a lease of libkv's own, so within what the pool lets an engine lease (-ENOMEM), until a
+ * hint without pin covers to_token, of this or any other sequence with the same beginning, or the
+ * cache is closed. */
+KV_API int kv_seq_hint(struct kv_seq *, uint32_t from_token, uint32_t to_token,
+		       const struct kv_hint *hint);
+
 /* Publishes the committed partial tail, gives everything back, frees the sequence. NULL allowed. */
 KV_API void kv_seq_release(struct kv_seq *);
 
@@ -82,9 +92,13 @@ KV_API const uint32_t *kv_seq_tokens(const struct kv_seq *);
  * and reached through the lease. */
 KV_API void kv_seq_pages(const struct kv_seq *, uint32_t *held, uint32_t *leased);
 /* This rank's page addresses of a group, one per page_tokens tokens; valid until the next call
- * that changes the sequence. Page ids likewise. */
+ * that changes the sequence, or kv_poll(). Page ids likewise. */
 KV_API const uint64_t *kv_seq_pte(const struct kv_seq *, uint32_t group, uint32_t *nr);
 KV_API const uint64_t *kv_seq_page_ids(const struct kv_seq *, uint32_t group, uint32_t *nr);
+
+/* Another number whenever an address or id that these two tell has changed, or where they stand.
+ * Equal: what was fetched before is still right. No call to the daemon. */
+KV_API uint64_t kv_seq_pte_version(const struct kv_seq *);
 
 #ifdef __cplusplus
 }

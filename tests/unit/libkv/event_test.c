@@ -62,10 +62,9 @@ static void holder_open(struct holder *h, bool callback)
 		ok(kv_pages_alloc(h->cache, 0, 1, &h->ids[h->nr]));
 }
 
-/* Another engine asks for two pages and waits. */
-static void *ask(void *arg)
+/* Another engine asks for two pages and waits: as it always does, or for this call only. */
+static void *ask_by(const struct kv_options *o, const uint32_t *wait_ms)
 {
-	struct kv_options o = { .wait_ms = *(uint32_t *)arg };
 	struct kv_cache_params p = test_params(NULL);
 	uint64_t ids[2];
 	struct kv_cache *c;
@@ -73,16 +72,30 @@ static void *ask(void *arg)
 	int rc;
 
 	p.group[0].layout = opaque_layout(2 << 20);
-	if (kv_open(d.spec, &o, &kv) || kv_cache_open(kv, &p, &c))
+	if (kv_open(d.spec, o, &kv) || kv_cache_open(kv, &p, &c))
 		return (void *)(intptr_t)-1;
-	rc = kv_pages_alloc(c, 0, 2, ids);
+	rc = wait_ms ? kv_pages_alloc_wait(c, 0, 2, ids, *wait_ms) : kv_pages_alloc(c, 0, 2, ids);
+	if (kv->wait_ms != (o ? o->wait_ms : 0))
+		rc = -1;
 	if (rc == -ENOMEM && !strstr(kv_error(), "none came in"))
 		rc = -1;
 	kv_close(kv);
 	return (void *)(intptr_t)rc;
 }
 
-static void test_idle_holder(void **state)
+static void *ask(void *arg)
+{
+	struct kv_options o = { .wait_ms = *(uint32_t *)arg };
+
+	return ask_by(&o, NULL);
+}
+
+static void *ask_once(void *arg)
+{
+	return ask_by(NULL, arg);
+}
+
+static void idle_holder(void *(*how)(void *))
 {
 	struct holder h;
 	uint32_t wait_ms = 20000, i;
@@ -90,10 +103,9 @@ static void test_idle_holder(void **state)
 	pthread_t thread;
 	void *rc;
 
-	(void)state;
 	holder_open(&h, true);
 	pfd = (struct pollfd){ .fd = kv_event_fd(h.kv), .events = POLLIN };
-	pthread_create(&thread, NULL, ask, &wait_ms);
+	pthread_create(&thread, NULL, how, &wait_ms);
 	for (i = 0; !h.calls && i < DAEMON_TRIES; i++) {
 		assert_int_equal(poll(&pfd, 1, 20000), 1);
 		ok(kv_poll(h.kv));
@@ -104,6 +116,102 @@ static void test_idle_holder(void **state)
 	assert_true(h.again);
 	assert_true(h.asked >= 4 << 20);
 	kv_close(h.kv);
+}
+
+static void test_idle_holder(void **state)
+{
+	(void)state;
+	idle_holder(ask);
+}
+
+static void test_a_wait_of_its_own(void **state)
+{
+	(void)state;
+	idle_holder(ask_once);
+}
+
+/* ---- what a callback does with sequences --------------------------------------------------- */
+
+#define CHATS 8u
+
+/* An engine whose idle sequences fill the pool; what it is asked for it parks. */
+struct server {
+	struct kv *kv;
+	struct kv_cache *cache;
+	struct kv_seq *idle[CHATS];
+	uint32_t nr, parked;
+};
+
+static void park_idle(void *ctx, struct kv *kv, uint64_t bytes, uint64_t deadline_ns)
+{
+	struct server *v = ctx;
+	uint64_t page = kv_cache_page_bytes(v->cache, 0), given = 0;
+	uint32_t i, held, leased;
+
+	(void)kv;
+	(void)deadline_ns;
+	for (i = v->parked; i < v->nr && (!bytes || given < bytes); i++) {
+		kv_seq_pages(v->idle[i], &held, &leased);
+		ok(kv_seq_park(v->idle[i]));
+		given += (held + leased) * page;
+		v->parked = i + 1;
+	}
+}
+
+static void server_open(struct server *v)
+{
+	struct kv_options o = { .on_pressure = park_idle, .ctx = v };
+	struct kv_cache_params p = test_params("chats");
+	uint32_t tokens[2 * PAGE_TOKENS], hit;
+
+	*v = (struct server){ .nr = 0 };
+	p.group[0].layout = opaque_layout(2 << 20);
+	ok(kv_open(d.spec, &o, &v->kv));
+	ok(kv_cache_open(v->kv, &p, &v->cache));
+	for (; v->nr < CHATS; v->nr++) {
+		test_tokens(tokens, 2 * PAGE_TOKENS, v->nr);
+		ok(kv_seq_create(v->cache, NULL, 0, &v->idle[v->nr]));
+		ok(kv_seq_match(v->idle[v->nr], tokens, 2 * PAGE_TOKENS, &hit));
+		ok(kv_seq_append(v->idle[v->nr], tokens, 2 * PAGE_TOKENS));
+		ok(kv_seq_commit(v->idle[v->nr], 2 * PAGE_TOKENS));
+	}
+}
+
+/* Two of eight sequences make room for what is asked; the others stay as they are, and a parked one
+ * comes back with what the pool had no need of. */
+static void test_parks_on_pressure(void **state)
+{
+	struct server v;
+	uint32_t wait_ms = 20000, i, len, whole = 0;
+	struct pollfd pfd;
+	pthread_t thread;
+	void *rc;
+
+	(void)state;
+	server_open(&v);
+	pfd = (struct pollfd){ .fd = kv_event_fd(v.kv), .events = POLLIN };
+	pthread_create(&thread, NULL, ask, &wait_ms);
+	for (i = 0; !v.parked && i < DAEMON_TRIES; i++) {
+		assert_int_equal(poll(&pfd, 1, 20000), 1);
+		ok(kv_poll(v.kv));
+	}
+	for (i = 0; pthread_tryjoin_np(thread, &rc) && i < DAEMON_TRIES; i++) {
+		ok(kv_poll(v.kv));
+		poll(&pfd, 1, 20);
+	}
+	assert_null(rc);
+	assert_in_range(v.parked, 1, CHATS - 1);
+	for (i = 0; i < v.nr; i++) {
+		if (i >= v.parked) {
+			assert_int_equal(kv_seq_len(v.idle[i]), 2 * PAGE_TOKENS);
+			continue;
+		}
+		ok(kv_seq_resume(v.idle[i], &len));
+		assert_true(len <= 2 * PAGE_TOKENS);
+		whole += len == 2 * PAGE_TOKENS;
+	}
+	assert_true(whole < v.parked);
+	kv_close(v.kv);
 }
 
 /* A busy engine meets the event in one of its calls, where its callback may not run: then
@@ -185,6 +293,8 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, start, stop)
 	const struct CMUnitTest tests[] = {
 		T(test_idle_holder),
+		T(test_a_wait_of_its_own),
+		T(test_parks_on_pressure),
 		T(test_busy_holder),
 		T(test_no_callback),
 		T(test_nobody_gives),

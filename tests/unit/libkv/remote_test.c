@@ -525,6 +525,46 @@ static void test_daemon_stops(void **state)
 	kv_close(kv);
 }
 
+/* Extents of 2 MiB, 512 pages: ten and seven of them are more than 32 MiB. */
+static void test_promise(void **state)
+{
+	struct kv *kv = open_kv(0), *other = open_kv(0);
+	struct kv_cache_params p = test_params("promised");
+	const uint32_t extent = 512 * PAGE_TOKENS;
+	struct kv_cache *c, *c2;
+
+	(void)state;
+	assert_memory_equal(kv->tenant, "uid-", 4);
+	p.min_tokens = 9 * extent + 1;
+	ok(kv_cache_open(kv, &p, &c));
+	assert_int_equal(kv_cache_page_bytes(c, 0), 4096);
+	p.min_tokens = 7 * extent;
+	refused(kv_cache_open(other, &p, &c2), -ENOMEM, "14.0 MiB wanted, 12.0 MiB can be");
+	refused(kv_reserve(other, 0, 13 << 20, KV_RESERVE_WEIGHTS), -ENOMEM, "12.0 MiB free");
+	p.min_tokens = 6 * extent;
+	ok(kv_cache_open(other, &p, &c2));
+	refused(kv_reserve(other, 0, 1, KV_RESERVE_WEIGHTS), -ENOMEM, "kvd pool is full");
+	kv_cache_close(c);
+	ok(kv_reserve(other, 0, 20 << 20, KV_RESERVE_WEIGHTS));
+	kv_close(kv);
+	kv_close(other);
+}
+
+static void test_reserve_waits_for_cached_pages(void **state)
+{
+	struct kv *kv = open_kv(0), *other = open_kv(20000);
+	struct kv_cache *c = open_cache(kv, "big pages", 1 << 20);
+	uint64_t ids[30];
+	uint32_t lease = publish(c, 30, 1, 1, ids);
+
+	(void)state;
+	refused(kv_reserve(other, 0, 8 << 20, KV_RESERVE_ACTIVATIONS), -ENOMEM, "2.0 MiB free");
+	ok(kv_unlease(c, 1, &lease));
+	kv_close(kv);
+	ok(kv_reserve(other, 0, 8 << 20, KV_RESERVE_ACTIVATIONS));
+	kv_close(other);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, start, stop)
@@ -532,7 +572,8 @@ int main(void)
 		T(test_session),       T(test_two_processes), T(test_new_writer),
 		T(test_no_new_writer), T(test_member),	      T(test_exhaustion),
 		T(test_retire_reader), T(test_daemon_killed), T(test_killed_while_waiting),
-		T(test_daemon_stops),
+		T(test_daemon_stops),  T(test_promise),
+		T(test_reserve_waits_for_cached_pages),
 	};
 
 	if (!daemon_here())

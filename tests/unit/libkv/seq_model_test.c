@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include "daemon_test.h"
-#include "seq_fixture.h"
+#include "drain.h"
 
 #define NR_SEQS	 6
 #define MAX_LEN	 160
@@ -24,7 +24,7 @@ struct model {
 	struct fix f;
 	struct one s[NR_SEQS];
 	uint64_t rng;
-	uint32_t refused, hits, tail_hits, resumed;
+	uint32_t refused, hits, tail_hits, resumed, moved;
 	bool may_drop;
 };
 
@@ -269,6 +269,29 @@ static void do_resume(struct model *m, struct one *o)
 	o->stored = len;
 }
 
+/* An extent where the sequence has a page is to be left; held pages go as far as there is room for
+ * them, and all that are left there are of the extent still. */
+static void do_vacate(struct model *m)
+{
+	uint32_t g = rnd(m, m->f.nr_groups), nr = 0, extent;
+	struct one *o = pick(m, true);
+	const uint64_t *ids = o ? kv_seq_page_ids(o->seq, g, &nr) : NULL;
+	uint64_t before;
+
+	if (!nr || !ids[nr - 1])
+		return;
+	before = kv_seq_pte_version(o->seq);
+	extent = kv_page_extent(ids[nr - 1]);
+	drain_begin(m->f.cache, extent);
+	drain.room = rnd(m, 3) ? UINT32_MAX : rnd(m, 4);
+	if (kv_poll(m->f.kv))
+		fail_msg("poll: %s", kv_error());
+	m->moved += kv_seq_pte_version(o->seq) != before;
+	if (rnd(m, 2) && kv_poll(m->f.kv))
+		fail_msg("poll: %s", kv_error());
+	drain_end();
+}
+
 static void step(struct model *m)
 {
 	uint32_t op = rnd(m, 100);
@@ -316,26 +339,44 @@ static void verify_all(struct model *m)
 			fix_verify(&m->f, m->s[i].seq, m->s[i].salt, m->s[i].stored);
 }
 
+/* Half of the free pages in the first extent, half in the last one. */
+static void spread(struct fix *f, uint32_t nr)
+{
+	uint32_t g, i;
+
+	for (g = 0; g < f->nr_groups; g++)
+		for (i = 0; i < nr / 2; i++) {
+			if (kv_page_free(f->cache, g, f->hog[g][i]) ||
+			    kv_pages_alloc(f->cache, g, 1, &f->hog[g][i]))
+				fail_msg("%s", kv_error());
+		}
+}
+
 static void run_steps(struct model *m, uint32_t nr_steps)
 {
-	uint32_t i;
+	uint32_t i, nr = 7 + 90 / kv_cache_page_tokens(m->f.cache);
 
-	fix_shrink(&m->f, 7 + 90 / kv_cache_page_tokens(m->f.cache));
+	fix_shrink(&m->f, nr);
+	if (m->f.kv->embedded)
+		spread(&m->f, nr);
 	for (i = 0; i < nr_steps; i++) {
 		step(m);
+		if (m->f.kv->embedded && rnd(m, 8) == 0)
+			do_vacate(m);
 		verify_all(m);
 	}
 	for (i = 0; i < NR_SEQS; i++)
 		kv_seq_release(m->s[i].seq);
 	fix_close(&m->f);
 	if (getenv("SEQ_MODEL_VERBOSE"))
-		print_message("page %u groups %u: %u refused, %u hits, %u tails, %u resumed\n",
+		print_message("page %u groups %u: %u refused, %u hits, %u tails, %u resumed, "
+			      "%u moved\n",
 			      m->f.params.group[0].layout.page_tokens, m->f.nr_groups, m->refused,
-			      m->hits, m->tail_hits, m->resumed);
+			      m->hits, m->tail_hits, m->resumed, m->moved);
 	assert_true(m->refused && m->hits && m->resumed);
 }
 
-static void run_model(uint32_t kind, uint32_t dtype, uint32_t page_tokens, uint32_t window,
+static uint32_t run_model(uint32_t kind, uint32_t dtype, uint32_t page_tokens, uint32_t window,
 		      uint64_t seed)
 {
 	static struct model m;
@@ -346,17 +387,20 @@ static void run_model(uint32_t kind, uint32_t dtype, uint32_t page_tokens, uint3
 		 fix_layout(kind, dtype, page_tokens), window);
 	run_steps(&m, NR_STEPS);
 	assert_true(page_tokens == 1 || m.tail_hits);
+	return m.moved;
 }
 
 static void all_pages(uint32_t kind, uint32_t dtype, uint32_t window)
 {
 	static const uint32_t page_tokens[] = {1, 4, 16};
 	const char *seed = getenv("SEQ_MODEL_SEED");
-	uint32_t i;
+	uint32_t i, moved = 0;
 
 	for (i = 0; i < 3; i++)
-		run_model(kind, dtype, page_tokens[i], window,
-			  kind * 10 + dtype + (seed ? strtoul(seed, NULL, 0) * 100 : 0));
+		moved += run_model(kind, dtype, page_tokens[i], window,
+				   kind * 10 + dtype +
+					   (seed ? strtoul(seed, NULL, 0) * 100 : 0));
+	assert_true(moved > 0);
 }
 
 #define MODEL(name, kind, dtype, window) \

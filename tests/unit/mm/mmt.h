@@ -48,6 +48,8 @@ struct mmt {
 	uint32_t nr_fx, nr_notify, notified, nr_kill, killed;
 	struct mm_reply rp;		/* the last one */
 	uint64_t pages[MMT_PAGES];
+	uint64_t tail_pages[MM_MAX_GROUPS];
+	struct mm_group_geom geom[MM_MAX_GROUPS];
 	struct mm_event events[64];
 	uint32_t nr_late;		/* replies that were not the request's own */
 	struct mm_reply late;
@@ -112,6 +114,14 @@ static UNUSED int mmt_replies(struct mmt *t, uint64_t cookie)
 			memcpy(t->events, rp.events, (rp.nr_events < 64 ? rp.nr_events : 64) *
 			       sizeof(*rp.events));
 			rp.events = t->events;
+		}
+		if (rp.tail_pages) {
+			memcpy(t->tail_pages, rp.tail_pages, groups * sizeof(*rp.tail_pages));
+			rp.tail_pages = t->tail_pages;
+		}
+		if (rp.geom) {
+			memcpy(t->geom, rp.geom, groups * sizeof(*rp.geom));
+			rp.geom = t->geom;
 		}
 		if (rp.cookie == cookie) {
 			t->rp = rp;

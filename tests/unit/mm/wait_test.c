@@ -481,6 +481,35 @@ static void a_long_queue_is_served_in_pieces(void **state)
 	mmt_fini(&s);
 }
 
+/* Two groups: what is reclaimed for one frees as many pages of the other, where somebody waits for
+ * an extent that is still being made. */
+static void pages_freed_for_another_group_are_not_overlooked(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(9);
+	uint64_t ids[16];
+	uint32_t c, lease;
+
+	(void)state;
+	d.nr_groups = 2;
+	d.group[1].kind = MM_GROUP_FULL;
+	d.shard[0].page_bytes[1] = MMT_PAGE;
+	assert_int_equal(mmt_open(&t, e1, &d, &c), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 8, ids), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c, 1, 8, ids + 8), 0);
+	assert_int_equal(mmt_commit_keys(&t, e1, c, 0, 0, mmt_tokens(0), 8 * MMT_PT, ids, 8,
+					 NULL, 0), 0);
+	lease = t.rp.lease;
+	assert_int_equal(mmt_alloc(&t, e1, c, 1, 32, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 1, NULL), 0);	/* there is somebody to press */
+	t.hold = true;
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 3, NULL), MMT_LATER);
+	assert_int_equal(mmt_alloc_until(&t, e1, c, 1, 4, t.now + 1000), MMT_LATER);
+	t.nr_late = 0;
+	assert_int_equal(mmt_unlease(&t, e1, lease), 0);
+	assert_int_equal(t.nr_late, 2);
+	assert_int_equal(t.nr_fx, 1);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -504,6 +533,7 @@ int main(void)
 		cmocka_unit_test(a_change_costs_nothing_to_those_it_is_no_use_to),
 		T(a_change_of_the_pool_is_looked_at_by_the_first),
 		cmocka_unit_test(a_long_queue_is_served_in_pieces),
+		T(pages_freed_for_another_group_are_not_overlooked),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -358,6 +358,30 @@ static void test_acks_of_nothing(void **state)
 	assert_true(call(w, A, id_sqe(KV_OP_VACATE_ACK, UINT32_MAX)).res < 0);
 }
 
+/* What a hint may say; whose lease it names is mm's to check. */
+static void test_hint(void **state)
+{
+	static const struct kv_hint_in bad[] = {
+		{ .reserved = 1 },		      { .priority = 3 },
+		{ .priority = UINT32_MAX },	      { .from_page = 2, .to_page = 2 },
+		{ .from_page = 3, .to_page = 2 },     { .from_page = UINT32_MAX, .to_page = 1 },
+	};
+	struct world *w = *state;
+	struct kv_sqe s = { .op = KV_OP_HINT, .in_bytes = sizeof(bad[0]) };
+	uint32_t cache = open_cache(w, A, 1, 1);
+	uint64_t ids[3];
+
+	s.id = commit_three(w, A, cache, ids);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		memcpy(w->data[A], &bad[i], sizeof(bad[i]));
+		expect(call(w, A, s), -EINVAL, i ? KV_BAD_ARGUMENT : KV_BAD_ENTRY);
+	}
+	memset(w->data[A], 0, sizeof(bad[0]));
+	for (s.in_bytes = 0; s.in_bytes <= 2 * sizeof(bad[0]); s.in_bytes += 4)
+		if (s.in_bytes != sizeof(bad[0]))
+			expect(call(w, A, s), -EINVAL, KV_BAD_ENTRY);
+}
+
 static void test_stat(void **state)
 {
 	struct world *w = *state;
@@ -492,6 +516,7 @@ int main(void)
 		IN_WORLD(test_unimport),
 		IN_WORLD(test_events),
 		IN_WORLD(test_acks_of_nothing),
+		IN_WORLD(test_hint),
 		IN_WORLD(test_stat),
 		IN_WORLD(test_ids_of_others),
 		IN_WORLD(test_tenants_share_nothing),

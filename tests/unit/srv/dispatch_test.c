@@ -31,6 +31,7 @@ static const struct {
 	{ KV_OP_PRESSURE_ACK, "da", 0, false },
 	{ KV_OP_VACATE_ACK, "d", 0, false },
 	{ KV_OP_STAT, "o", 0, true },
+	{ KV_OP_HINT, "di", 0, false },
 };
 #define NR_OPS (sizeof(ops) / sizeof(ops[0]))
 _Static_assert(NR_OPS == KV_NR_OPS, "an op without a row");

@@ -1,0 +1,86 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Three engines of two tenants in a pool that is too small for them. The protected one reads the
+# same prompts again and again and must keep finding them, while the other two always want more and
+# have their limit moved under them, both ways. Every byte that any of them reads is checked, held
+# pages are moved meanwhile, and nobody dies.
+. "$(dirname "$0")/lib.sh"
+
+if [ "$(id -u)" != 0 ]; then
+	echo "skip squeeze: two tenants are two users, and only root can run engines as them"
+	exit 0
+fi
+mib=1048576
+keeper=61001 taker=61002
+# A page is 8 KiB, an extent 2 MiB: 256 pages. The working set is 64 prompts of 30 pages, 15 MiB.
+prompts=64 pages=30 protect=18 high=32 low=16
+chmod 711 "$dir"
+cat >"$dir/kvd.conf" <<EOF
+[kvd]
+socket_mode = 0666
+check_every = 2000
+[tenant kept]
+uid = $keeper
+low = ${protect}M
+[tenant taken]
+uid = $taker
+EOF
+start_kvd --config "$dir/kvd.conf" --device host:48M
+
+start() {	# start NAME UID KIND COUNT PAGES: sets pid
+	"$build/tests/e2e/squeeze" "unix:$sock" "$2" "$1" "$3" "$4" "$5" >"$dir/$1" 2>"$dir/$1.err" &
+	pid=$!
+}
+# count ENGINE WHAT: the latest figure it told
+count() { tail -n 1 "$dir/$1" | tr ' ' '\n' | grep -A1 "^$2\$" | tail -n 1; }
+at_least() { [ "$(count "$1" "$2")" -ge "$3" ] 2>/dev/null; }
+current() { ctl tenant show "$1" --json | sed -n 's/^ *"current_bytes": *\([0-9]*\).*/\1/p' | head -n 1; }
+charged_below() { [ "$(current taken)" -le $(($1 * mib)) ]; }
+charged_above() { [ "$(current taken)" -gt $(($1 * mib)) ]; }
+alive() { kill -0 $kept 2>/dev/null && kill -0 $one 2>/dev/null && kill -0 $two 2>/dev/null; }
+
+# rounds N: the protected engine reads its prompts N times more; sets share, in parts of 1000.
+rounds() {
+	local asked hit steps
+	steps=$(count kept steps) asked=$(count kept asked) hit=$(count kept hit)
+	wait_for 60 at_least kept steps $((steps + $1 * prompts)) || return 1
+	share=$((1000 * ($(count kept hit) - hit) / ($(count kept asked) - asked)))
+}
+keeps() {	# keeps WHEN
+	rounds 3 || share=0
+	verdict "the protected engine finds its prompts $1: $((share / 10)).$((share % 10)) % of its tokens" \
+		[ "$share" -ge 990 ]
+}
+
+start kept $keeper keep $prompts $pages
+kept=$pid
+verdict "the protected engine fills its cache" wait_for 60 at_least kept steps $((2 * prompts))
+keeps "alone"
+start one $taker take 48 40
+one=$pid
+start two $taker take 48 40
+two=$pid
+verdict "the others take what is left" wait_for 60 charged_above $((48 - protect - 4))
+keeps "next to them"
+
+for i in 1 2; do
+	verdict "their max goes down to $low MiB" ctl tenant set taken max=${low}M
+	verdict "and their charge below it, in use as they are" wait_for 60 charged_below $low
+	keeps "meanwhile"
+	verdict "their max goes up to $high MiB" ctl tenant set taken max=${high}M
+	verdict "and they take it" wait_for 60 charged_above $((high - 10))
+	keeps "after that"
+done
+verdict "all three are alive" alive
+verdict "self-check" eval "ctl check >/dev/null"
+for e in kept one two; do
+	kill "${!e}"
+	wait "${!e}"
+	verdict "engine $e ends well: $(tail -n 1 "$dir/$e" | cut -c 1-160) $(head -n 1 "$dir/$e.err")" [ $? = 0 ]
+done
+verdict "they were asked for room" [ $(($(count one pressed) + $(count two pressed))) -gt 0 ]
+verdict "and found held pages moved" [ $(($(count one moved) + $(count two moved))) -gt 0 ]
+gone() { [ "$(total engines held_pages)" = 0 ] && [ "$(total meminfo held_bytes)" = 0 ]; }
+verdict "nothing is held at the end" wait_for 20 gone
+verdict "kvd stops cleanly" stop_kvd
+exit $bad
