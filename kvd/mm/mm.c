@@ -301,6 +301,6 @@ uint64_t mm_next_deadline(const struct mm *mm)
 
 bool mm_next_effect(struct mm *mm, struct mm_effect *fx)
 {
-	return extent_next_effect(mm, fx) || compact_next_effect(mm, fx) ||
-	       event_next_effect(mm, fx) || engine_next_effect(mm, fx);
+	return engine_next_effect(mm, fx) || extent_next_effect(mm, fx) ||
+	       compact_next_effect(mm, fx) || event_next_effect(mm, fx);
 }

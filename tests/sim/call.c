@@ -225,6 +225,7 @@ void call_tick(struct sim *s, unsigned int budget)
 {
 	for (uint32_t i = 0; i < TICK_ROUNDS; i++) {
 		mm_tick(s->mm, s->now_ns, budget);
+		effects_drain(s);	/* who was killed, first */
 		call_drain(s);
 		effects_drain(s);
 		if (mm_next_deadline(s->mm) > s->now_ns) {

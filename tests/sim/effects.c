@@ -131,6 +131,18 @@ static uint32_t take_move(struct sim *s, const struct mm_effect *e)
 	return x->frame[e->slot].page;
 }
 
+/* mm has fenced it already; its processes go when they do. */
+static void take_kill(struct sim *s, const struct mm_effect *e)
+{
+	struct engine *en = model_engine(s, e->engine);
+
+	SIM_CHECK(s, en && !en->fenced, "engine %u is killed, but is not alive", e->engine);
+	SIM_CHECK(s, budget_tenant(s, en->uid)->oom_action == MM_OOM_KILL,
+		  "engine %u is killed, its tenant %u did not ask for that", e->engine, en->uid);
+	s->sum.kills++;
+	model_fence(s, en);
+}
+
 static void take_effect(struct sim *s, const struct mm_effect *e)
 {
 	uint32_t page = 0;
@@ -151,6 +163,9 @@ static void take_effect(struct sim *s, const struct mm_effect *e)
 		for (uint32_t i = 0; i < s->nr_members; i++)
 			if (s->member[i].id == e->member && s->member[i].alive)
 				s->member[i].notified = true;
+		return;
+	case MM_EFFECT_KILL:
+		take_kill(s, e);
 		return;
 	case MM_EFFECT_MOVE:
 		page = take_move(s, e);

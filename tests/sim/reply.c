@@ -110,12 +110,26 @@ static uint32_t free_slots(struct sim *s, uint32_t engine, uint32_t cache, uint3
 	return total;
 }
 
+/* Then what it gives back is not given to it again. */
+static bool above_max(struct sim *s, uint32_t engine)
+{
+	const struct tenant *t = budget_tenant(s, s->engine[engine].uid);
+	struct mm_tenant_info info;
+
+	if (mm_tenant_info(s->mm, s->engine[engine].uid, &info))
+		return false;
+	for (uint32_t d = 0; d < s->cfg.nr_devices; d++)
+		if (info.device[d].charge_bytes > t->limit[d].max_bytes)
+			return true;
+	return false;
+}
+
 static void check_refused_alloc(struct sim *s, const struct call *c)
 {
 	uint32_t nr;
 
 	s->sum.refused++;
-	if (c->expect != EXPECT_ROOM || s->engine[c->engine].fenced)
+	if (c->expect != EXPECT_ROOM || s->engine[c->engine].fenced || above_max(s, c->engine))
 		return;
 	nr = free_slots(s, c->engine, c->cache, c->req.group);
 	SIM_CHECK(s, nr < c->req.alloc.nr_pages, "refused %u pages with %u free in own extents",

@@ -219,7 +219,7 @@ struct totals {			/* to hold against mm_vmstat */
 	uint64_t deferred, events, failed_creates, short_hits, orphans;
 	uint64_t promised, redeemed;
 	uint64_t failed_destroys, failed_scrubs, reads, scribbles, jumps, backward;
-	uint64_t moves, moved, failed_moves, vacates, vacated;
+	uint64_t kills, moves, moved, failed_moves, vacates, vacated;
 };
 
 enum sim_op {

@@ -121,6 +121,12 @@ static void draw_config(struct sim *s)
 		c->device[d].extent_bytes = 4096ull * rng_range(s, 1, 8);
 		c->device[d].pool_bytes =
 			c->device[d].extent_bytes * rng_range(s, 3, 24) + 4096ull * rng_below(s, 3);
+		if (rng_percent(s, 40)) {
+			c->device[d].wmark_low_bytes = rng_next(s) % (c->device[d].pool_bytes / 2);
+			c->device[d].wmark_high_bytes =
+				c->device[d].wmark_low_bytes +
+				rng_next(s) % (c->device[d].pool_bytes / 3);
+		}
 		c->device[d].scrub = rng_percent(s, 60) && world_has(s, FEAT_SCRUB);
 	}
 	c->answer_ns = rng_percent(s, 20) ? 0 : 1000ull * rng_range(s, 1, 2000);
