@@ -119,19 +119,6 @@ uint64_t admit_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_
 			 mm->cfg.device[device].pool_bytes + mm->device[device].leaving_bytes);
 }
 
-uint64_t admit_own_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device,
-			 uint32_t nr)
-{
-	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
-	const struct tenant *t = tenant_at(mm, c->tenant);
-	uint64_t want = c->need[group][device] * nr;
-
-	if (!want)
-		return 0;
-	return core_less(want + memcg_usage(mm, c->tenant, device) + t->promised[device] -
-			 unmet(mm, bind, group, device), t->limit[device].max_bytes);
-}
-
 /* ---- promising ----------------------------------------------------------------------------- */
 
 static uint32_t promise_extents(const struct cache *c, uint32_t group, uint32_t min_pages)
