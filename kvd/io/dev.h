@@ -22,13 +22,15 @@ enum dev_op {
 	DEV_CREATE = 1,		/* bytes -> handle */
 	DEV_DESTROY,		/* handle */
 	DEV_SCRUB,		/* handle, [offset, offset + bytes) becomes zero */
+	DEV_COPY,		/* [offset, offset + bytes) of handle to to_offset of to_handle */
 };
 
 struct dev_request {
 	enum dev_op op;
-	uint32_t handle;	/* DESTROY, SCRUB */
+	uint32_t handle;	/* DESTROY, SCRUB, COPY */
+	uint32_t to_handle;	/* COPY: another one */
 	uint64_t user_data;
-	uint64_t bytes, offset;
+	uint64_t bytes, offset, to_offset;
 };
 
 struct dev_completion {

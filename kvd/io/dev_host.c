@@ -25,6 +25,8 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
+#define COPY_BYTES	65536u	/* on the worker's stack */
+
 /* One ring serves both directions, since requests are carried out in order:
  *
  *	reaped <= done <= submitted <= reaped + size
@@ -202,6 +204,59 @@ static int run_scrub(struct dev_host *h, uint32_t handle, uint64_t offset, uint6
 	return ret ? ret : fallocate_retry(fd, FALLOC_FL_KEEP_SIZE, offset, bytes);
 }
 
+static bool within(int fd, uint64_t offset, uint64_t bytes)
+{
+	struct stat st;
+
+	return !fstat(fd, &st) && bytes && offset <= (uint64_t)st.st_size &&
+	       bytes <= (uint64_t)st.st_size - offset;
+}
+
+/* A client's dup shares the file status flags: with O_APPEND set the write goes to the end, where
+ * the seals refuse it. Cleared, it may be set again: then this page is not copied, that is all. */
+static ssize_t write_at(int fd, const void *buf, size_t len, uint64_t offset)
+{
+	ssize_t n = pwrite(fd, buf, len, (off_t)offset);
+
+	if (n >= 0 || !(fcntl(fd, F_GETFL) & O_APPEND))
+		return n;
+	fcntl(fd, F_SETFL, 0);
+	return pwrite(fd, buf, len, (off_t)offset);
+}
+
+/* Not through mappings, for the same reason as above: what a client punched out is read as zero,
+ * and filled again, with an error where memory is short. */
+static int run_copy(struct dev_host *h, const struct dev_request *req)
+{
+	char buf[COPY_BYTES];
+	uint64_t done = 0;
+	int from, to;
+
+	pthread_mutex_lock(&h->lock);
+	from = handle_fd(h, req->handle);
+	to = handle_fd(h, req->to_handle);
+	pthread_mutex_unlock(&h->lock);
+	if (from < 0 || to < 0)
+		return -ENOENT;
+	if (from == to || !within(from, req->offset, req->bytes) ||
+	    !within(to, req->to_offset, req->bytes))
+		return -EINVAL;
+	while (done < req->bytes) {
+		uint64_t left = req->bytes - done;
+		size_t len = left < sizeof(buf) ? (size_t)left : sizeof(buf);
+		ssize_t n = pread(from, buf, len, (off_t)(req->offset + done));
+
+		if (n > 0)
+			n = write_at(to, buf, (size_t)n, req->to_offset + done);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 && errno == ENOSPC ? -ENOMEM : -EIO;
+		done += (uint64_t)n;
+	}
+	return 0;
+}
+
 static void run_request(struct dev_host *h, struct slot *s)
 {
 	const struct dev_request *req = &s->req;
@@ -216,6 +271,9 @@ static void run_request(struct dev_host *h, struct slot *s)
 		break;
 	case DEV_SCRUB:
 		s->cpl.result = run_scrub(h, req->handle, req->offset, req->bytes);
+		break;
+	case DEV_COPY:
+		s->cpl.result = run_copy(h, req);
 		break;
 	default:
 		s->cpl.result = -EINVAL;

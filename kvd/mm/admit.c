@@ -43,8 +43,20 @@ static void set_slab(struct mm *mm, uint32_t bind, uint32_t group, uint32_t prom
 	for (uint32_t d = 0; before != after && d < mm->cfg.nr_devices; d++) {
 		tenant_at(mm, c->tenant)->promised[d] += (after - before) * c->need[group][d];
 		mm->device[d].promised_bytes += (after - before) * c->need[group][d];
+		shrink_charged(mm, NIL, d);
 	}
 	mm->dirty = mm->dirty || after < before;
+}
+
+/* They need not wait for who is before them, so they are woken by themselves. */
+void admit_wake(struct mm *mm, uint32_t device)
+{
+	if (!mm->device[device].promised_bytes || !mm->waiting.head)
+		return;
+	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b))
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+			if (unmet(mm, b, g, device))
+				pending_wake(mm, b, g);
 }
 
 void admit_count(struct mm *mm, uint32_t bind, uint32_t group, bool joins)
@@ -107,6 +119,19 @@ uint64_t admit_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_
 			 mm->cfg.device[device].pool_bytes + mm->device[device].leaving_bytes);
 }
 
+uint64_t admit_own_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device,
+			 uint32_t nr)
+{
+	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
+	const struct tenant *t = tenant_at(mm, c->tenant);
+	uint64_t want = c->need[group][device] * nr;
+
+	if (!want)
+		return 0;
+	return core_less(want + memcg_usage(mm, c->tenant, device) + t->promised[device] -
+			 unmet(mm, bind, group, device), t->limit[device].max_bytes);
+}
+
 /* ---- promising ----------------------------------------------------------------------------- */
 
 static uint32_t promise_extents(const struct cache *c, uint32_t group, uint32_t min_pages)
@@ -151,25 +176,38 @@ static uint64_t promise_short(const struct mm *mm, uint32_t tenant, const struct
 	return core_less(taken(mm, d) - now + want + keep, pool);
 }
 
-/* Takes what stands in the way; false with the device that remains short, and by how much. What was
- * taken may have been the slab's own, whose promise is then the further from being met: again. */
+/* reclaim_bytes, but of the bind's own slabs only what they have beyond the promise they are to
+ * get: the rest counts for it. No slab goes below both promises, so the sums stay. */
+static bool take_beside(struct mm *mm, const struct cache *c, uint32_t bind, uint32_t min_pages,
+			uint32_t tenant, uint64_t *left)
+{
+	uint32_t old[MM_MAX_GROUPS];
+	struct slab *s = bind_at(mm, bind)->slab;
+	bool ok;
+
+	for (uint32_t g = 0; bind && g < c->desc.nr_groups; g++) {
+		old[g] = s[g].promise;
+		if (s[g].promise < promise_extents(c, g, min_pages))
+			s[g].promise = promise_extents(c, g, min_pages);
+	}
+	ok = reclaim_bytes(mm, left, tenant);
+	for (uint32_t g = 0; bind && g < c->desc.nr_groups; g++)
+		s[g].promise = old[g];
+	return ok;
+}
+
+/* Takes what stands in the way; false with the device that remains short, and by how much. */
 static bool make_room(struct mm *mm, uint32_t tenant, const struct cache *c, uint32_t bind,
 		      uint32_t min_pages, bool within, uint64_t *left)
 {
-	for (uint32_t i = 0; i <= mm->cfg.max_extents; i++) {
-		bool any = false;
+	bool any = false;
 
-		for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
-			left[d] = d < mm->cfg.nr_devices ?
-				  promise_short(mm, tenant, c, bind, d, min_pages, within) : 0;
-			any = any || left[d];
-		}
-		if (!any)
-			return true;
-		if (!reclaim_bytes(mm, left, within ? tenant : NIL))
-			break;
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+		left[d] = d < mm->cfg.nr_devices ?
+			  promise_short(mm, tenant, c, bind, d, min_pages, within) : 0;
+		any = any || left[d];
 	}
-	return false;
+	return !any || take_beside(mm, c, bind, min_pages, within ? tenant : NIL, left);
 }
 
 int admit_check(struct mm *mm, uint32_t tenant, const struct cache *c, uint32_t bind,
@@ -216,6 +254,7 @@ static void reserve(struct mm *mm, uint32_t engine, uint32_t device, uint32_t wh
 	e->reserved_for[what][device] = bytes;
 	e->reserved[device] += bytes - had;
 	mm->device[device].reserved_bytes += bytes - had;
+	shrink_charged(mm, NIL, device);
 	mm->dirty = mm->dirty || bytes < had;
 }
 

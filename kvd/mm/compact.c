@@ -135,14 +135,12 @@ int compact_complete(struct mm *mm, uint64_t id, int result)
 	return 0;
 }
 
-/* ---- drains -------------------------------------------------------------------------------- */
-
-static uint64_t backoff_ns(const struct mm *mm, const struct extent *x)
+static uint64_t rest_ns(const struct mm *mm)
 {
-	uint64_t ns = mm->cfg.answer_ns > COMPACT_REST_NS ? mm->cfg.answer_ns : COMPACT_REST_NS;
-
-	return ns << x->drain_fails;
+	return mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
 }
+
+/* ---- drains -------------------------------------------------------------------------------- */
 
 static void ask(struct mm *mm, uint32_t ext)
 {
@@ -179,22 +177,39 @@ static bool can_ask(const struct mm *mm, uint32_t bind)
 static bool drainable(const struct mm *mm, const struct extent *x)
 {
 	return x->state == EXTENT_LIVE && !x->draining && !x->nr[FRAME_QUARANTINED] &&
-	       !x->nr[FRAME_IO] && !x->nr_pinned && x->drain_ns <= mm->now_ns &&
-	       (!x->nr[FRAME_HELD] || can_ask(mm, x->bind));
+	       !x->nr[FRAME_IO] && !x->nr_pinned && (!x->nr[FRAME_HELD] || can_ask(mm, x->bind));
+}
+
+/* What it will give back, if all goes well. */
+static void count_draining(struct mm *mm, const struct extent *x, bool begins)
+{
+	const struct cache *c = cache_at(mm, x->cache);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t by = begins ? c->need[x->group][d] : -c->need[x->group][d];
+
+		tenant_at(mm, c->tenant)->draining[d] += by;
+		mm->device[d].draining_bytes += by;
+	}
+	if (!(x->drain_flags & DRAIN_EVICT))
+		mm->compact.nr_packing += begins ? 1 : -1u;
 }
 
 bool compact_drain(struct mm *mm, uint32_t ext, uint32_t flags)
 {
 	struct extent *x = extent_at(mm, ext);
-	uint64_t ns = mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
 
-	if (mm->draining.nr == COMPACT_DRAINS || !drainable(mm, x))
+	if (!drainable(mm, x))
+		return false;
+	if (!(flags & DRAIN_EVICT) &&
+	    (mm->compact.nr_packing == COMPACT_DRAINS || x->drain_ns > mm->now_ns))
 		return false;
 	drain_list_add_tail(mm, &mm->draining, ext);
 	x->drain_flags = (uint8_t)(flags & (DRAIN_EVICT | DRAIN_STICKY));
 	x->drain_seq = ++mm->compact.drain_seq;
 	x->drain_slot = 0;
-	x->drain_ns = mm->now_ns + ns;
+	x->drain_ns = mm->now_ns + rest_ns(mm);
+	count_draining(mm, x, true);
 	slab_set_draining(mm, ext, true);
 	return true;
 }
@@ -206,8 +221,12 @@ void compact_end(struct mm *mm, uint32_t ext)
 	if (!x->draining)
 		return;
 	drain_list_del(mm, &mm->draining, ext);
-	x->drain_ns = mm->now_ns + backoff_ns(mm, x);
+	count_draining(mm, x, false);
+	x->drain_ns = mm->now_ns + (rest_ns(mm) << x->drain_fails);
 	x->drain_fails += x->drain_fails < MAX_FAILS;
+	/* It did not give back what was counted on, or it did. */
+	mm->shrink.kick = mm->shrink.kick || mm->shrink.hungry ||
+			  x->drain_flags & (DRAIN_EVICT | DRAIN_STICKY);
 	slab_set_draining(mm, ext, false);
 	pending_wake(mm, x->bind, x->group);
 }
@@ -263,12 +282,15 @@ static bool can_work(const struct mm *mm, const struct extent *x)
 	       (x->drain_flags & DRAIN_EVICT || mm->compact.nr_moves < COMPACT_MOVES);
 }
 
+/* The look at it is paid already: at least one page goes. */
 static void evict_one(struct mm *mm, const struct extent *x, uint32_t n, uint32_t *budget)
 {
-	if (cache_at(mm, x->cache)->desc.group[x->group].kind == MM_GROUP_FULL)
-		node_evict(mm, n, budget);
-	else
+	if (cache_at(mm, x->cache)->desc.group[x->group].kind != MM_GROUP_FULL) {
 		node_strip(mm, n, x->group);
+		return;
+	}
+	(*budget)++;
+	node_evict(mm, n, budget);
 }
 
 static void drain_frame(struct mm *mm, uint32_t ext, uint32_t f, uint32_t *budget)
@@ -288,6 +310,12 @@ static void drain_frame(struct mm *mm, uint32_t ext, uint32_t f, uint32_t *budge
 		give_up(mm, ext);
 }
 
+/* Something in it does not leave by itself. What was cold when it was picked is not any more. */
+static bool stuck(const struct extent *x)
+{
+	return x->nr[FRAME_HELD] || x->nr_pinned;
+}
+
 static void drain_step(struct mm *mm, uint32_t ext, uint32_t *budget)
 {
 	struct extent *x = extent_at(mm, ext);
@@ -298,7 +326,7 @@ static void drain_step(struct mm *mm, uint32_t ext, uint32_t *budget)
 		(*budget)--;
 		drain_frame(mm, ext, x->base + x->drain_slot++, budget);
 	}
-	if (x->draining && x->drain_ns <= mm->now_ns && (x->nr[FRAME_HELD] || x->nr_pinned))
+	if (x->draining && stuck(x) && (x->drain_ns <= mm->now_ns || x->drain_flags & DRAIN_EVICT))
 		give_up(mm, ext);
 }
 
@@ -326,7 +354,8 @@ bool compact_pack(struct mm *mm, uint32_t bind, uint32_t group, uint32_t flags)
 		     e = extent_at(mm, e)->bucket_link.next) {
 			const struct extent *x = extent_at(mm, e);
 
-			if (!drainable(mm, x) || (flags & DRAIN_HELD && !x->nr[FRAME_HELD]))
+			if (!drainable(mm, x) || x->drain_ns > mm->now_ns ||
+			    (flags & DRAIN_HELD && !x->nr[FRAME_HELD]))
 				continue;
 			return fits(s, x) && compact_drain(mm, e, flags);
 		}
@@ -335,9 +364,22 @@ bool compact_pack(struct mm *mm, uint32_t bind, uint32_t group, uint32_t flags)
 
 void compact_want(struct mm *mm, uint32_t devices)
 {
-	if (!mm->compact.want)
+	if (!mm->compact.want && !mm->compact.fill)
 		mm->compact.at = NIL;
 	mm->compact.want |= devices;
+}
+
+void compact_fill(struct mm *mm, uint32_t devices)
+{
+	if (!mm->compact.want && !mm->compact.fill)
+		mm->compact.at = NIL;
+	mm->compact.fill |= devices;
+}
+
+static uint32_t wanted(const struct mm *mm)
+{
+	return (mm->waiting.head ? mm->compact.want : 0) |
+	       (mm->compact.fill & mm->shrink.filling);
 }
 
 /* One bind after the other; the next look is not before what was begun may have helped. */
@@ -345,8 +387,7 @@ static void look_for_room(struct mm *mm, uint32_t *budget)
 {
 	struct compact *c = &mm->compact;
 
-	c->want = mm->waiting.head ? c->want : 0;
-	if (!c->want || c->pack_ns > mm->now_ns)
+	if (!wanted(mm) || c->pack_ns > mm->now_ns)
 		return;
 	while (*budget) {
 		const struct bind *b;
@@ -354,12 +395,12 @@ static void look_for_room(struct mm *mm, uint32_t *budget)
 		(*budget)--;
 		c->at = pool_next(mm, &mm->binds, c->at);
 		if (!c->at) {
-			c->want = 0;
-			c->pack_ns = mm->now_ns + COMPACT_REST_NS;
+			c->want = c->fill = 0;
+			c->pack_ns = mm->now_ns + rest_ns(mm);
 			return;
 		}
 		b = bind_at(mm, c->at);
-		if (!(cache_at(mm, b->cache)->device_mask & c->want))
+		if (!(cache_at(mm, b->cache)->device_mask & wanted(mm)))
 			continue;
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 			while (*budget && compact_pack(mm, c->at, g, 0))
@@ -396,7 +437,9 @@ static uint32_t nr_kept(const struct mm *mm, const struct slab *s, uint32_t *bud
 
 static void pack_engine(struct mm *mm, uint32_t engine, uint32_t *budget)
 {
-	for (uint32_t b = engine_at(mm, engine)->binds.head; b; b = bind_at(mm, b)->engine_link.next)
+	uint32_t b = engine_at(mm, engine)->binds.head;
+
+	for (; b; b = bind_at(mm, b)->engine_link.next)
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
 			const struct slab *s = &bind_at(mm, b)->slab[g];
 			uint32_t order = cache_at(mm, bind_at(mm, b)->cache)->order[g];
@@ -448,14 +491,16 @@ uint64_t compact_next_deadline(const struct mm *mm)
 	const struct compact *c = &mm->compact;
 	uint64_t next = mm->cfg.idle_ns ? c->idle_ns : UINT64_MAX;
 
-	if (c->want && mm->waiting.head && c->pack_ns < next)
+	if (wanted(mm) && c->pack_ns < next)
 		next = c->pack_ns;
 	for (uint32_t e = mm->draining.head; e; e = extent_at(mm, e)->drain_link.next) {
 		const struct extent *x = extent_at(mm, e);
 
 		if (can_work(mm, x))
 			return mm->now_ns;
-		if ((x->nr[FRAME_HELD] || x->nr_pinned) && x->drain_ns < next)
+		if (stuck(x) && x->drain_flags & DRAIN_EVICT)
+			return mm->now_ns;
+		if (stuck(x) && x->drain_ns < next)
 			next = x->drain_ns;
 	}
 	return next;
@@ -526,11 +571,34 @@ static void check_moves(const struct mm *mm)
 	MM_ASSERT(used == c->nr_moves && todo == c->nr_todo && from == used && to == used);
 }
 
+static void check_draining(const struct mm *mm)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t sum = 0, tenants = 0;
+
+		for (uint32_t e = mm->draining.head; e; e = extent_at(mm, e)->drain_link.next) {
+			const struct extent *x = extent_at(mm, e);
+
+			sum += cache_at(mm, x->cache)->need[x->group][d];
+		}
+		for (uint32_t t = pool_next(mm, &mm->tenants, 0); t;
+		     t = pool_next(mm, &mm->tenants, t)) {
+			const struct tenant *te = tenant_at(mm, t);
+
+			tenants += te->draining[d];
+			MM_ASSERT(!te->marked[d]);
+			MM_ASSERT(te->draining[d] + te->leaving[d] <= te->charge[d]);
+		}
+		MM_ASSERT(sum == mm->device[d].draining_bytes && sum == tenants);
+	}
+}
+
 void compact_check(const struct mm *mm)
 {
-	uint32_t listed = 0, draining = 0;
+	uint32_t listed = 0, draining = 0, packing = 0;
 
 	check_moves(mm);
+	check_draining(mm);
 	for (uint32_t e = mm->draining.head; e; e = extent_at(mm, e)->drain_link.next) {
 		MM_ASSERT(extent_at(mm, e)->draining && ++listed <= mm->draining.nr);
 		MM_ASSERT(extent_at(mm, e)->bucket == SLAB_DRAINING);
@@ -539,9 +607,11 @@ void compact_check(const struct mm *mm)
 		const struct extent *x = extent_at(mm, e);
 
 		draining += x->draining;
+		packing += x->draining && !(x->drain_flags & DRAIN_EVICT);
 		if (x->draining)
 			MM_ASSERT(x->state == EXTENT_LIVE &&
 				  (x->nr[FRAME_FREE] != extent_pages(x) || x->nr_from));
 	}
-	MM_ASSERT(listed == mm->draining.nr && draining == listed && listed <= COMPACT_DRAINS);
+	MM_ASSERT(listed == mm->draining.nr && draining == listed);
+	MM_ASSERT(packing == mm->compact.nr_packing && packing <= COMPACT_DRAINS);
 }

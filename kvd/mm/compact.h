@@ -18,7 +18,7 @@
  * Invariants: draining extents are on mm.draining and in their slab's bucket SLAB_DRAINING; nr_from
  *             counts the moves out of an extent, which does not retire before they end.
  * Cost:       a step one frame; looking for extents to drain O(buckets) a slab.
- * Limits:     COMPACT_MOVES, COMPACT_DRAINS at once.
+ * Limits:     COMPACT_MOVES at once, COMPACT_DRAINS that do not just evict.
  * Errors:     VACATE_ACK: -ENOENT unknown or not the engine's, -EBUSY with a: pages still held.
  * See:        shrink.h, tests/unit/mm/compact_test.c
  */
@@ -32,7 +32,7 @@
 
 #define COMPACT_MOVES	64u
 #define COMPACT_DRAINS	64u
-#define COMPACT_REST_NS	1000000000ull	/* between two looks for room, and the first backoff */
+#define COMPACT_REST_NS	1000000000ull	/* stands for answer_ns where that is 0 */
 
 enum {
 	DRAIN_EVICT = 1,	/* cached pages are not worth moving */
@@ -52,8 +52,9 @@ struct move {
 struct compact {
 	struct move move[COMPACT_MOVES];
 	uint32_t nr_moves, nr_todo;	/* in use; with shards to hand out */
+	uint32_t nr_packing;		/* draining without DRAIN_EVICT */
 	uint32_t move_seq, drain_seq;
-	uint32_t want;			/* devices somebody waits for */
+	uint32_t want, fill;		/* devices somebody waits for; below their watermark */
 	uint32_t at;			/* bind the look for room has come to */
 	uint64_t pack_ns;		/* not before */
 	uint64_t idle_ns;		/* when an engine may have become idle; UINT64_MAX: never */
@@ -62,6 +63,7 @@ struct compact {
 bool compact_drain(struct mm *, uint32_t ext, uint32_t flags);	/* false: it cannot be now */
 bool compact_pack(struct mm *, uint32_t bind, uint32_t group, uint32_t flags);	/* one extent */
 void compact_want(struct mm *, uint32_t devices);	/* somebody waits for room there */
+void compact_fill(struct mm *, uint32_t devices);	/* they have too little free */
 bool compact_give_back(struct mm *, uint32_t bind, uint32_t group);
 void compact_leave(struct mm *, uint32_t bind);		/* its engine goes: drains end */
 void compact_end(struct mm *, uint32_t ext);		/* it retires, or is let be */

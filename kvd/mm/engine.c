@@ -100,19 +100,43 @@ static void fence(struct mm *mm, uint32_t engine)
 	e->fenced = true;
 	mm->vmstat.fences++;
 	pending_drop(mm, engine);
+	psi_forget(mm, engine);
 	while (e->leases.head)
 		lease_release(mm, e->leases.head);
 	while (e->parks.head)
 		park_free(mm, e->parks.head);
 	for (uint32_t b = e->binds.head; b; b = bind_at(mm, b)->engine_link.next) {
-		admit_promise(mm, b, 0);
 		compact_leave(mm, b);
+		admit_promise(mm, b, 0);
 		each_extent(mm, b, quarantine);
 		if (!cache_at(mm, bind_at(mm, b)->cache)->shared)
 			each_extent(mm, b, extent_evict);	/* nobody can use it any more */
 		slab_trim_soon(mm, b);
 	}
 	mm->dirty = true;
+}
+
+void engine_kill(struct mm *mm, uint32_t engine)
+{
+	fence(mm, engine);
+	engine_at(mm, engine)->kill = true;
+	mm->nr_kills++;
+}
+
+bool engine_next_effect(struct mm *mm, struct mm_effect *fx)
+{
+	uint32_t e = mm->nr_kills ? pool_next(mm, &mm->engines, 0) : NIL;
+
+	if (!e)
+		return false;
+	while (!engine_at(mm, e)->kill)
+		e = pool_next(mm, &mm->engines, e);
+	engine_at(mm, e)->kill = false;
+	mm->nr_kills--;
+	*fx = (struct mm_effect){
+		.kind = MM_EFFECT_KILL, .engine = pool_id(mm, &mm->engines, e),
+	};
+	return true;
 }
 
 /* Nobody maps its pages any more: quarantine may end. */
@@ -138,6 +162,7 @@ void engine_drained(struct mm *mm, uint32_t engine)
 		return;
 	while (e->binds.head)
 		cache_leave(mm, e->binds.head);
+	mm->nr_kills -= e->kill;
 	pool_put(mm, &mm->engines, engine);
 	tenant_put(mm, tenant);
 	mm->dirty = true;

@@ -32,6 +32,7 @@ struct engine {
 	struct pool_obj obj;
 	uint32_t tenant, lead;
 	bool fenced, draining;
+	bool kill;			/* somebody has to be told to do it */
 	struct list members, binds, leases, parks;
 	uint32_t nr_scrubs;		/* extents with scrubs on their way */
 	uint32_t nr_pending, nr_keys;	/* keys: owned and pinned */
@@ -39,6 +40,9 @@ struct engine {
 	uint64_t reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
 	struct pressure pressure;
 	struct fair fair;
+	struct link recent_link;
+	uint64_t active_ns;		/* when it last asked, or ceased to wait */
+	bool on_recent;
 	uint64_t seen_ns;		/* when it last asked for something */
 	bool packed;			/* idle since, and looked at */
 	uint64_t debts;			/* extents it was asked to leave and did not */
@@ -54,6 +58,8 @@ struct member {
 
 /* A living, unfenced engine; 0 with the error in *err and the reply. */
 uint32_t engine_find(struct mm *, uint32_t id, struct mm_reply *, int *err);
+void engine_kill(struct mm *, uint32_t engine);		/* fences it, too */
+bool engine_next_effect(struct mm *, struct mm_effect *);
 void engine_drained(struct mm *, uint32_t engine);	/* a scrub ended: is it gone now? */
 
 int engine_op_attach(struct mm *, const struct mm_request *, struct mm_reply *);

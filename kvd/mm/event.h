@@ -2,7 +2,8 @@
 /* event - what members are told: unmap an extent, give something back, leave an extent
  *
  * Model:      events are levels, not edges: MM_EVENTS derives them from the state (RETIRING extents
- *             the member maps; pressure on its engine; its draining extents with held pages). A change queues one notify effect a member.
+ *             the member maps; pressure on its engine; its draining extents with held pages). A
+ *             change queues one notify effect a member.
  * Invariants: a member is on the notify queue at most once.
  * Cost:       EVENTS O(retiring and draining extents); a notify O(1); retiring O(max_members).
  * Limits:     EVENT_MAX events a reply; the rest show once those are dealt with.

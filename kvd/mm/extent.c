@@ -89,6 +89,7 @@ static void uncharge(struct mm *mm, struct extent *x, uint16_t shards)
 		if (x->leaving)
 			memcg_left(mm, c->tenant, d, bytes);
 		memcg_uncharge(mm, c->tenant, d, bytes);
+		admit_wake(mm, d);
 	}
 	x->charged &= (uint16_t)~shards;
 	mm->dirty = true;
@@ -312,6 +313,7 @@ void extent_update(struct mm *mm, uint32_t ext)
 		take_list_del(mm, &mm->takeable, ext);
 	x->on_take = takeable;
 	mm->dirty = mm->dirty || takeable;
+	mm->shrink.kick = mm->shrink.kick || (takeable && mm->shrink.hungry);
 }
 
 void extent_evict(struct mm *mm, uint32_t ext)

@@ -3,6 +3,7 @@
 
 #include "cache.h"
 #include "core.h"
+#include "worth.h"
 
 uint32_t tenant_find(const struct mm *mm, uint32_t key)
 {
@@ -20,6 +21,7 @@ uint32_t tenant_create(struct mm *mm, uint32_t key)
 	if (!t)
 		return NIL;
 	tenant_at(mm, t)->key = key;
+	worth_init(mm, t);
 	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
 		tenant_at(mm, t)->limit[d] = (struct mm_limits){
 			.high_bytes = MM_NO_LIMIT, .max_bytes = MM_NO_LIMIT,
@@ -58,6 +60,7 @@ void memcg_charge(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t byte
 	if (!was_over && t->charge[device] > t->limit[device].high_bytes)
 		memcg_event(mm, tenant, MM_MEMCG_HIGH);
 	mm->device[device].extent_bytes += bytes;
+	shrink_charged(mm, tenant, device);
 }
 
 void memcg_uncharge(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t bytes)
@@ -68,6 +71,7 @@ void memcg_uncharge(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t by
 
 void memcg_leave(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t bytes)
 {
+	mm->shrink.kick = mm->shrink.kick || tenant_at(mm, tenant)->ask_ns;
 	tenant_at(mm, tenant)->leaving[device] += bytes;
 	mm->device[device].leaving_bytes += bytes;
 }
@@ -220,5 +224,6 @@ int memcg_op_set(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp
 	set_configured(mm, tenant);
 	tenant_put(mm, tenant);
 	mm->dirty = true;	/* somebody may have waited for a higher max */
+	mm->shrink.kick = true;
 	return 0;
 }

@@ -9,7 +9,7 @@
  *             or limits that differ from the default (configured) refer to it. The mins of all
  *             tenants fit each pool.
  * Ownership:  memcg.c writes limits, charge and peak; engine.c and cache.c hold references;
- *             fair is fair.c's, queue pending.c's.
+ *             fair is fair.c's, queue pending.c's, psi psi.c's.
  * Cost:       O(1) a charge; finding a tenant and setting limits O(tenants).
  * Limits:     max_tenants.
  * Errors:     -EDQUOT MM_TENANT_MAX; setting limits: mm.h.
@@ -26,6 +26,7 @@
 #include "mm.h"
 #include "pending.h"
 #include "pool.h"
+#include "psi.h"
 
 struct tenant {
 	struct pool_obj obj;
@@ -33,6 +34,11 @@ struct tenant {
 	struct mm_limits limit[MM_MAX_DEVICES];
 	uint64_t charge[MM_MAX_DEVICES], peak[MM_MAX_DEVICES], leaving[MM_MAX_DEVICES];
 	uint64_t promised[MM_MAX_DEVICES];	/* unmet: admit.h */
+	uint64_t draining[MM_MAX_DEVICES];	/* of extents that will be given back: compact.h */
+	uint64_t marked[MM_MAX_DEVICES];	/* by a reclaim being planned, 0 between calls */
+	uint64_t ask_ns;			/* shrink.h: until when its engines may answer */
+	uint32_t asks;
+	bool in_debt;				/* everything was tried */
 	uint32_t oom_action;			/* enum mm_oom_action */
 	bool configured;
 	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;
@@ -40,6 +46,8 @@ struct tenant {
 	struct list caches;
 	struct fair fair;
 	struct pending_tenant queue;
+	struct psi psi;
+	struct mm_workingset_info workingset;
 };
 
 uint32_t tenant_find(const struct mm *, uint32_t key);	/* 0: none */

@@ -14,6 +14,21 @@ static void hang(struct mm *mm, uint32_t park, uint32_t node)
 	if (p->node_link.next)
 		park_at(mm, p->node_link.next)->node_link.prev = park;
 	node_at(mm, node)->parks = park;
+	for (uint32_t n = node; n && !node_at(mm, n)->parked; n = node_at(mm, n)->parent)
+		node_at(mm, n)->parked = 1;
+}
+
+/* Up to the first node that may still be needed: where chains branch it stays marked. */
+static void unmark(struct mm *mm, uint32_t n)
+{
+	while (n && node_at(mm, n)->parked && !node_at(mm, n)->parks) {
+		const struct node *kid = node_at(mm, node_at(mm, n)->children);
+
+		if (node_at(mm, n)->children && (kid->parked || kid->left || kid->right))
+			return;
+		node_at(mm, n)->parked = 0;
+		n = node_at(mm, n)->parent;
+	}
 }
 
 static void unhang(struct mm *mm, uint32_t park)
@@ -33,6 +48,7 @@ static void unhang(struct mm *mm, uint32_t park)
 void park_free(struct mm *mm, uint32_t park)
 {
 	unhang(mm, park);
+	unmark(mm, park_at(mm, park)->node);
 	park_list_del(mm, &engine_at(mm, park_at(mm, park)->engine)->parks, park);
 	pool_put(mm, &mm->parks, park);
 }
@@ -102,6 +118,7 @@ int park_op_resume(struct mm *mm, const struct mm_request *rq, struct mm_reply *
 		hang(mm, park, node);
 		return err;
 	}
+	unmark(mm, node);
 	park_at(mm, park)->node = NIL;
 	rp->park = rq->park.park;
 	park_free(mm, park);

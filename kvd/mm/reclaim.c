@@ -4,12 +4,12 @@
 #include "admit.h"
 #include "cache.h"
 #include "core.h"
-#include "lru.h"
+#include "policy.h"
 #include "reclaim.h"
 
 /* ---- own and orphaned cached pages --------------------------------------------------------- */
 
-/* A node with a frame in this slab may be homed elsewhere, so the LRU alone may not be enough. */
+/* A node with a frame in this slab may be homed elsewhere, so its own queues may not do. */
 static uint32_t unpinned_in(const struct mm *mm, const struct slab *s)
 {
 	for (uint32_t k = 1; k <= SLAB_FULL; k++)
@@ -34,7 +34,7 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 	while (slab_ready(s) < nr && slab_adopt(mm, bind, group, false))
 		;
 	while (slab_ready(s) < nr && budget) {
-		uint32_t n = slab_reclaimable(s) ? lru_coldest(mm, bind) : NIL;
+		uint32_t n = slab_reclaimable(s) ? policy_victim(mm, bind) : NIL;
 
 		if (!n && slab_reclaimable(s))
 			n = unpinned_in(mm, s);
@@ -50,7 +50,10 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 
 struct shortage {
 	uint64_t bytes[MM_MAX_DEVICES];
+	uint64_t own[MM_MAX_DEVICES];	/* of the asker's tenant, by its max */
 	uint32_t tenant;	/* only its extents; 0: anybody's */
+	uint32_t asker;		/* its tenant, which is not protected from itself; 0: nobody's */
+	bool below_low;		/* nobody has anything above its low */
 	uint32_t slots;
 	uint32_t from, to, nr_inside;	/* frames to clear for a block, extents in the way */
 	bool hopeless;
@@ -59,7 +62,7 @@ struct shortage {
 static bool any_short(const struct mm *mm, const struct shortage *s)
 {
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (s->bytes[d])
+		if (s->bytes[d] || s->own[d])
 			return true;
 	return s->slots || s->nr_inside;
 }
@@ -131,15 +134,12 @@ static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 {
 	const struct cache *c = cache_at(mm, bind_at(mm, w->bind)->cache);
 	uint32_t slots = mm->extents.max - mm->extents.nr_used + mm->nr_leaving;
-	struct shortage s = { .slots = (uint32_t)core_less(nr_extents, slots) };
+	struct shortage s = { .slots = (uint32_t)core_less(nr_extents, slots),
+			      .asker = c->tenant };
 
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
-		uint64_t want = c->need[w->group][d] * nr_extents, over;
-
 		s.bytes[d] = admit_short(mm, w->bind, w->group, d, nr_extents);
-		over = !w->own ? 0 : core_less(want, admit_quota(mm, w->bind, w->group, d) +
-					       tenant_at(mm, c->tenant)->leaving[d]);
-		s.bytes[d] = over > s.bytes[d] ? over : s.bytes[d];
+		s.own[d] = admit_own_short(mm, w->bind, w->group, d, nr_extents);
 	}
 	/* Frames on their way out may merge into a block, or not: then there is a next time. */
 	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
@@ -156,30 +156,62 @@ static bool helps(const struct mm *mm, const struct reclaim *w, const struct ext
 
 	if (!may_take(mm, w, x) || (s->tenant && c->tenant != s->tenant))
 		return false;
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		help = help || (s->bytes[d] && c->need[x->group][d]);
-	if (!help)
+	if (!s->tenant && c->tenant != s->asker && !x->draining &&
+	    !shrink_may_take(mm, x, s->below_low))
 		return false;
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		help = help || (c->need[x->group][d] &&
+				(s->bytes[d] || (s->own[d] && c->tenant == s->asker)));
+	if (!help)
+		return false;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
 		s->bytes[d] = core_less(s->bytes[d], c->need[x->group][d]);
+		if (c->tenant == s->asker)
+			s->own[d] = core_less(s->own[d], c->need[x->group][d]);
+	}
 	s->slots -= s->slots != 0;
 	s->nr_inside -= in;
 	return true;
 }
 
+/* Counts it as taken while a reclaim is planned. */
+static void mark(struct mm *mm, const struct extent *x)
+{
+	const struct cache *c = cache_at(mm, x->cache);
+
+	slab_of(mm, x)->nr_marked++;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		tenant_at(mm, c->tenant)->marked[d] += c->need[x->group][d];
+}
+
+static void unmark(struct mm *mm, const struct extent *x)
+{
+	slab_of(mm, x)->nr_marked = 0;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		tenant_at(mm, cache_at(mm, x->cache)->tenant)->marked[d] = 0;
+}
+
 /* Would all that may be taken do? left says what would still be missing. */
-static bool plan(struct mm *mm, const struct reclaim *w, const struct shortage *s,
-		 struct shortage *left)
+static bool would_do(struct mm *mm, const struct reclaim *w, const struct shortage *s,
+		     struct shortage *left)
 {
 	uint32_t e;
 
 	*left = *s;
 	for (e = mm->takeable.head; e && any_short(mm, left); e = extent_at(mm, e)->take_link.next)
-		slab_of(mm, extent_at(mm, e))->nr_marked +=
-			helps(mm, w, extent_at(mm, e), left);
+		if (helps(mm, w, extent_at(mm, e), left))
+			mark(mm, extent_at(mm, e));
 	for (e = mm->takeable.head; e; e = extent_at(mm, e)->take_link.next)
-		slab_of(mm, extent_at(mm, e))->nr_marked = 0;
+		unmark(mm, extent_at(mm, e));
 	return !any_short(mm, left) && !s->hopeless;
+}
+
+static bool plan(struct mm *mm, const struct reclaim *w, struct shortage *s, struct shortage *left)
+{
+	if (would_do(mm, w, s, left))
+		return true;
+	s->below_low = true;
+	return would_do(mm, w, s, left);
 }
 
 static void take(struct mm *mm, const struct reclaim *w, struct shortage *s)
@@ -188,8 +220,13 @@ static void take(struct mm *mm, const struct reclaim *w, struct shortage *s)
 
 	for (uint32_t e = mm->takeable.head; e && any_short(mm, s); e = next) {
 		struct extent *x = extent_at(mm, e);
+		uint32_t tenant = cache_at(mm, x->cache)->tenant;
+		bool low = s->below_low && tenant != s->asker && !shrink_may_take(mm, x, false);
 
 		if (helps(mm, w, x, s)) {
+			if (low)
+				memcg_event(mm, tenant, MM_MEMCG_LOW);
+			mm->vmstat.reclaim_direct++;
 			extent_evict(mm, e);
 			next = x->take_link.next;	/* evicting may have moved neighbours */
 			extent_retire(mm, e);

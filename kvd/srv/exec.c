@@ -187,6 +187,26 @@ static void start_scrub(struct exec *x, uint32_t i, const struct mm_effect *e,
 	queue_push(x, i);
 }
 
+/* mm lets no extent go while pages move out of it or into it. */
+static void start_move(struct exec *x, uint32_t i, const struct mm_effect *e,
+		       const struct piece *p, uint64_t now_ns)
+{
+	const struct piece *to = piece_of(x, e->to_extent, e->shard);
+	struct dev_request *req = &x->op[i].req;
+
+	if (!to || !p->handle || !to->handle || to->device != p->device) {
+		op_done(x, i, -ENOENT, 0, now_ns);
+		return;
+	}
+	req->op = DEV_COPY;
+	req->handle = p->handle;
+	req->to_handle = to->handle;
+	req->offset = e->slot * e->page_bytes;
+	req->to_offset = e->to_slot * e->page_bytes;
+	req->bytes = e->nr_slots * e->page_bytes;
+	queue_push(x, i);
+}
+
 static void start_effect(struct exec *x, const struct mm_effect *e, uint64_t now_ns)
 {
 	struct piece *p = piece_of(x, e->extent, e->shard);
@@ -194,6 +214,11 @@ static void start_effect(struct exec *x, const struct mm_effect *e, uint64_t now
 
 	if (e->kind == MM_EFFECT_NOTIFY) {
 		x->ops.notify(x->ctx, e->member);
+		return;
+	}
+	if (e->kind == MM_EFFECT_KILL) {
+		if (x->ops.kill)
+			x->ops.kill(x->ctx, e->engine);
 		return;
 	}
 	if (!p || e->device >= x->nr_devices)
@@ -214,6 +239,9 @@ static void start_effect(struct exec *x, const struct mm_effect *e, uint64_t now
 		break;
 	case MM_EFFECT_SCRUB:
 		start_scrub(x, i, e, p, now_ns);
+		break;
+	case MM_EFFECT_MOVE:
+		start_move(x, i, e, p, now_ns);
 		break;
 	default:
 		mm_panic("exec: an effect of no known kind", __FILE__, __LINE__);

@@ -3,7 +3,8 @@
  *
  * Model:      exec owns one mm and its devices. exec_run() pumps until nothing more can be done
  *             without waiting: effects go to devices, device completions and due deadlines go to
- *             mm, replies go to the reply callback, notifications to the notify callback.
+ *             mm, replies go to the reply callback, notifications to the notify callback, and
+ *             engines to be killed to the kill callback.
  * Ownership:  exec owns the mm block, the (extent, shard) -> device handle table and the devices.
  * Context:    one thread. Never blocks; exec_fds()/exec_next_deadline() say what to wait for.
  * Errors:     0/-errno.
@@ -21,6 +22,7 @@ struct exec;
 struct exec_ops {
 	void (*reply)(void *ctx, const struct mm_reply *);
 	void (*notify)(void *ctx, uint32_t member);
+	void (*kill)(void *ctx, uint32_t engine);	/* its processes; NULL: they are ours */
 };
 
 /* devs[i] serves cfg->device[i]; exec takes them over, also on error. */

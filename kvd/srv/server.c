@@ -16,6 +16,7 @@
 #include "io/sock.h"
 #include "srv/admin.h"
 #include "srv/exec.h"
+#include "srv/pressure.h"
 #include "srv/session.h"
 
 #define say(err, len, ...) snprintf((err), (len), __VA_ARGS__)
@@ -30,6 +31,7 @@ struct server {
 	struct tenants *tenants;
 	struct mm_config mm;
 	int listen_fd, admin_fd, stop_fd, signal_fd;
+	uint64_t oom_seq;	/* last report that is in the log */
 	bool stopping;
 };
 
@@ -52,6 +54,13 @@ static void on_notify(void *ctx, uint32_t member)
 	struct server *s = ctx;
 
 	sessions_notify(s->sessions, member);
+}
+
+static void on_kill(void *ctx, uint32_t engine)
+{
+	struct server *s = ctx;
+
+	sessions_kill(s->sessions, engine);
 }
 
 static void device_ready(void *ctx, int res, const struct loop_msg *msg)
@@ -109,7 +118,8 @@ static void check_descriptors(const struct server *s)
 
 static int create_exec(struct server *s, char *err, size_t err_len)
 {
-	static const struct exec_ops ops = { .reply = on_reply, .notify = on_notify };
+	static const struct exec_ops ops = { .reply = on_reply, .notify = on_notify,
+					     .kill = on_kill };
 	struct dev *devs[MM_MAX_DEVICES];
 	uint64_t bytes[MM_MAX_DEVICES];
 	uint32_t n = s->control.nr_devices;
@@ -320,6 +330,13 @@ static void relax(void)
 #endif
 }
 
+static void log_pressure(struct server *s)
+{
+	const struct pressure_view v = { s->exec, s->sessions, s->tenants, &s->control };
+
+	pressure_log(&v, &s->oom_seq);
+}
+
 int server_run(struct server *s)
 {
 	int ret = 0;
@@ -329,6 +346,7 @@ int server_run(struct server *s)
 		uint64_t until = earlier(sessions_run(s->sessions, now_ns),
 					 admin_run(s->admin, now_ns));
 
+		log_pressure(s);
 		if (until == 0)
 			relax();
 		ret = loop_wait(s->loop, earlier(until, exec_next_deadline(s->exec)));

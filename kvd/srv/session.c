@@ -2,9 +2,11 @@
 #include "srv/session.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "io/log.h"
@@ -386,6 +388,26 @@ void sessions_reply(struct sessions *t, const struct mm_reply *r)
 		serve_ring_reply(s, (uint32_t)(r->cookie >> 16) & 0xffffu,
 				 (uint32_t)r->cookie & 0xffffu, r);
 		break;
+	}
+}
+
+/* mm has fenced it. The pidfd names the process we identified, whatever became of its number; who
+ * has none, or is not ours to kill, loses the session at least. */
+void sessions_kill(struct sessions *t, uint32_t engine)
+{
+	for (uint32_t i = 0; i < t->nr_slots; i++) {
+		struct session *s = &t->slot[i];
+
+		if (s->state == SESSION_FREE || s->client.engine != engine || s->gone)
+			continue;
+		if (s->peer.pidfd < 0 ||
+		    syscall(SYS_pidfd_send_signal, s->peer.pidfd, SIGKILL, NULL, 0) < 0)
+			log_warn("'%s' (pid %d, uid %u) cannot be killed: %s", s->name, s->peer.pid,
+				 s->peer.uid, s->peer.pidfd < 0 ? "no pidfd" : strerror(errno));
+		else
+			log_warn("'%s' (pid %d, uid %u) is killed: its tenant is above max and it "
+				 "holds most", s->name, s->peer.pid, s->peer.uid);
+		session_fail(s, 0, "killed: its tenant is above max");
 	}
 }
 

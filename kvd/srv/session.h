@@ -69,6 +69,7 @@ uint64_t sessions_run(struct sessions *, uint64_t now_ns);
 
 void sessions_reply(struct sessions *, const struct mm_reply *);	/* struct exec_ops */
 void sessions_notify(struct sessions *, uint32_t member);
+void sessions_kill(struct sessions *, uint32_t engine);
 
 void sessions_stats(const struct sessions *, struct sessions_stats *);
 bool sessions_engine(const struct sessions *, uint32_t engine, struct session_info *);

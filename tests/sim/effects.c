@@ -59,6 +59,11 @@ static void take_destroy(struct sim *s, const struct mm_effect *e)
 	SIM_CHECK(s, h->state == SHARD_LIVE || h->state == SHARD_DOOMED,
 		  "extent %u shard %u is destroyed but not live", e->extent, e->shard);
 	s->nr_doomed -= h->state == SHARD_DOOMED;
+	for (uint32_t i = 0; i < s->nr_todo; i++)
+		SIM_CHECK(s, s->todo[i].effect.kind != MM_EFFECT_MOVE ||
+			  (s->todo[i].effect.extent != e->extent &&
+			   s->todo[i].effect.to_extent != e->extent),
+			  "extent %u is destroyed while pages move", e->extent);
 	for (uint32_t i = 0; i < x->nr_imports; i++)
 		SIM_CHECK(s, x->import[i].shard != e->shard,
 			  "extent %u shard %u is destroyed while member %u maps it", e->extent,
@@ -101,8 +106,47 @@ static void take_scrub(struct sim *s, const struct mm_effect *e)
 	}
 }
 
+/* Returns what stands at the source. */
+static uint32_t take_move(struct sim *s, const struct mm_effect *e)
+{
+	struct extent *x = model_extent(s, e->extent), *to = model_extent(s, e->to_extent);
+	struct page *p;
+
+	SIM_CHECK(s,
+		  x->shard[e->shard].state == SHARD_LIVE && to->shard[e->shard].state == SHARD_LIVE,
+		  "move from extent %u to %u, shard %u: not live", e->extent, e->to_extent,
+		  e->shard);
+	SIM_CHECK(s, x != to && x->cache && x->cache == to->cache && x->group == to->group &&
+		  e->page_bytes == x->shard[e->shard].page_bytes &&
+		  e->device == x->shard[e->shard].device && e->nr_slots == 1,
+		  "move from extent %u to %u, which are not alike", e->extent, e->to_extent);
+	SIM_CHECK(s, e->slot < x->nr_slots && e->to_slot < to->nr_slots && x->frame[e->slot].page,
+		  "move of extent %u slot %u to %u slot %u", e->extent, e->slot, e->to_extent,
+		  e->to_slot);
+	p = &s->page[to->frame[e->to_slot].page];
+	SIM_CHECK(s, !to->frame[e->to_slot].page ||
+		  (p->state != PAGE_HELD && p->state != PAGE_QUARANTINED),
+		  "move to page %llx, which is in use", (unsigned long long)p->id);
+	s->sum.moves++;
+	return x->frame[e->slot].page;
+}
+
+static void take_kill(struct sim *s, const struct mm_effect *e)
+{
+	struct engine *g = model_engine(s, e->engine);
+
+	if (!g)
+		return; /* it died of itself meanwhile */
+	SIM_CHECK(s, g->fenced && !g->killed, "engine %u is to be killed, it is %s", g->id,
+		  g->killed ? "already" : "not fenced");
+	g->killed = true;
+	g->dies_step = s->step + rng_below(s, s->world.max_delay_steps + 1);
+}
+
 static void take_effect(struct sim *s, const struct mm_effect *e)
 {
+	uint32_t page = 0;
+
 	SIM_CHECK(s, e->kind == MM_EFFECT_NOTIFY || e->shard < SIM_SHARDS, "effect: shard %u",
 		  e->shard);
 	switch (e->kind) {
@@ -120,6 +164,12 @@ static void take_effect(struct sim *s, const struct mm_effect *e)
 			if (s->member[i].id == e->member && s->member[i].alive)
 				s->member[i].notified = true;
 		return;
+	case MM_EFFECT_KILL:
+		take_kill(s, e);
+		return;
+	case MM_EFFECT_MOVE:
+		page = take_move(s, e);
+		break;
 	default:
 		sim_fail(s, "effect of kind %d", e->kind);
 	}
@@ -130,6 +180,7 @@ static void take_effect(struct sim *s, const struct mm_effect *e)
 	s->todo[s->nr_todo++] = (struct todo){
 		*e,
 		s->step + rng_below(s, s->world.max_delay_steps + 1),
+		page,
 	};
 }
 
@@ -181,6 +232,10 @@ static void finish(struct sim *s, const struct mm_effect *e, int result)
 		s->nr_doomed += result != 0;
 		s->sum.failed_destroys += result != 0;
 		break;
+	case MM_EFFECT_MOVE:
+		memory_move(s, e, result);
+		s->sum.failed_moves += result != 0;
+		return;
 	default:
 		s->sum.failed_scrubs += result != 0;
 		if (result)
@@ -199,6 +254,7 @@ static int draw_result(struct sim *s, enum mm_effect_kind kind)
 	static const int error[] = {-ENOMEM, -EIO, -ENODEV, -1};
 	uint32_t permille = kind == MM_EFFECT_CREATE  ? s->world.fail_create_permille
 			    : kind == MM_EFFECT_DESTROY ? s->world.fail_destroy_permille
+			    : kind == MM_EFFECT_MOVE	? s->world.fail_move_permille
 							: s->world.fail_scrub_permille;
 
 	if (s->stopping || !rng_permille(s, permille))
@@ -209,6 +265,8 @@ static int draw_result(struct sim *s, enum mm_effect_kind kind)
 static void complete(struct sim *s, uint32_t i)
 {
 	struct mm_effect e = s->todo[i].effect;
+	uint64_t moved = mm_vmstat(s->mm)->pages_move;
+	uint32_t page = s->todo[i].page;
 	int result = draw_result(s, e.kind), rc;
 
 	s->todo[i] = s->todo[--s->nr_todo];
@@ -222,6 +280,11 @@ static void complete(struct sim *s, uint32_t i)
 		return;
 	rc = mm_complete(s->mm, e.id, result, world_clock(s));
 	SIM_CHECK(s, !rc, "mm_complete of effect %llx: %d", (unsigned long long)e.id, rc);
+	SIM_CHECK(s, mm_vmstat(s->mm)->pages_move == moved ||
+		  (e.kind == MM_EFFECT_MOVE && !result),
+		  "effect %llx of kind %d moves a page", (unsigned long long)e.id, e.kind);
+	if (mm_vmstat(s->mm)->pages_move != moved)
+		model_moved(s, &e, page);
 	call_drain(s);
 }
 

@@ -300,6 +300,43 @@ static void retire(struct sim *s, uint32_t m, uint32_t x)
 	}
 }
 
+/* As libkv does: a new page for each held one there, while there is room. */
+static void vacate(struct sim *s, uint32_t m, uint32_t x)
+{
+	uint32_t ei = s->member[m].engine;
+	struct engine *e = &s->engine[ei];
+	struct call *c;
+
+	s->sum.vacates++;
+	for (uint32_t i = e->nr_held; i-- > 0;) {
+		struct page p = s->page[e->held[i]];
+		uint32_t had = e->nr_held;
+
+		if (mm_page_extent(p.id) != x)
+			continue;
+		c = gen_call(s, MM_ALLOC, ei);
+		c->req.cache = s->cache[p.cache].id;
+		c->req.group = p.group;
+		c->req.alloc.nr_pages = 1;
+		call_submit(s, c);
+		if (e->fenced || e->nr_held == had)
+			break;
+		c = gen_call(s, MM_FREE, ei);
+		c->req.cache = s->cache[p.cache].id;
+		c->pages[0] = p.id;
+		c->req.free.pages = c->pages;
+		c->req.free.nr_pages = 1;
+		call_submit(s, c);
+		s->sum.vacated++;
+		if (e->fenced)
+			break;
+		i = i < e->nr_held ? i : e->nr_held;
+	}
+	c = gen_call(s, MM_VACATE_ACK, ei);
+	c->req.ack.extent = x;
+	call_submit(s, c);
+}
+
 void gen_poll(struct sim *s, uint32_t m)
 {
 	struct call *c = call_new(s, MM_EVENTS);
@@ -316,6 +353,10 @@ void gen_poll(struct sim *s, uint32_t m)
 	for (uint32_t i = 0; i < nr && i < SIM_EVENTS_MAX; i++)
 		if (s->events[i].kind == MM_EVENT_RETIRE)
 			retire(s, m, s->events[i].extent);
+	/* Answers to these bring no events, but may end the member. */
+	for (uint32_t i = 0; i < nr && i < SIM_EVENTS_MAX && s->member[m].alive; i++)
+		if (s->events[i].kind == MM_EVENT_VACATE && !s->engine[s->member[m].engine].fenced)
+			vacate(s, m, s->events[i].extent);
 }
 
 static void gen_events(struct sim *s)
@@ -487,7 +528,7 @@ static bool commit_pages(struct sim *s, struct call *c, const struct engine *e, 
 static void spoil_commit(struct sim *s, struct call *c, uint32_t engine)
 {
 	uint32_t i = rng_below(s, c->req.commit.nr_pages);
-	struct lease *l = pick_lease(s, engine);
+	struct lease *l = pick_lease(s, engine), *now;
 
 	switch (rng_below(s, 7)) {
 	case 0:
@@ -511,6 +552,9 @@ static void spoil_commit(struct sim *s, struct call *c, uint32_t engine)
 	default:
 		c->pages[i] = 0;
 	}
+	now = model_lease(s, c->req.commit.lease);
+	if (now && s->node[now->node].depth + c->req.commit.nr_pages > SIM_DEPTH)
+		c->req.commit.lease = 12345; /* deeper than the model goes */
 }
 
 /* The sequence to commit: what the lease stands on, and more, mostly of a document. */
@@ -837,6 +881,22 @@ const struct sim_op_desc sim_ops[SIM_NR_OPS] = {
 	[SIM_TENANT_SET] = {"tenant_set", 4, FEAT_LIMITS, gen_tenant_set},
 };
 
+/* Of those that were killed, one process after the other. */
+void gen_deaths(struct sim *s, bool all)
+{
+	for (uint32_t i = s->nr_live; i-- > 0;) {
+		struct engine *e = &s->engine[s->live[i]];
+
+		for (uint32_t m = 0; e->killed && m < e->nr_members; m++) {
+			if (!s->member[e->member[m]].alive || (!all && s->step < e->dies_step))
+				continue;
+			gen_member_gone(s, e->member[m]);
+			if (!all)
+				return;
+		}
+	}
+}
+
 void gen_step(struct sim *s)
 {
 	uint32_t w = rng_below(s, s->world.weights), op = 0;
@@ -847,6 +907,7 @@ void gen_step(struct sim *s)
 		op = SIM_ATTACH;
 	if (s->opt->verbose)
 		sim_say(s, "%s", sim_ops[op].name);
+	gen_deaths(s, false);
 	sim_ops[op].gen(s);
 	if (!rng_percent(s, s->world.hold_effects_percent))
 		effects_run(s, false);

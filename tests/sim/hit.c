@@ -428,6 +428,7 @@ static uint32_t commit_page(struct sim *s, const struct call *c, const struct mm
 			model_forget(s, &s->page[there]);
 		model_publish(s, model_page(s, own), node);
 		s->sum.committed++;
+		s->engine[c->engine].commits++;
 	}
 	s->sum.dup_nodes += dup;
 	return node;

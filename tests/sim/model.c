@@ -25,7 +25,8 @@ static void page_grow(struct sim *s)
 	if (!s->page || !s->bucket)
 		abort();
 	for (uint32_t p = 1; p < s->nr_pages; p++)
-		*page_bucket(s, s->page[p].id) = p;
+		if (!s->page[p].unnamed)
+			*page_bucket(s, s->page[p].id) = p;
 }
 
 struct page *model_page(struct sim *s, uint64_t id)
@@ -43,7 +44,8 @@ static uint32_t page_new(struct sim *s, uint64_t id)
 		s->nr_pages = 1;
 	memset(&s->page[s->nr_pages], 0, sizeof(*s->page));
 	s->page[s->nr_pages].id = id;
-	*page_bucket(s, id) = s->nr_pages;
+	if (id)
+		*page_bucket(s, id) = s->nr_pages;
 	return s->nr_pages++;
 }
 
@@ -262,6 +264,10 @@ static void frame_check(struct sim *s, uint32_t extent, struct frame *f, uint32_
 			  e->kind != MM_EFFECT_SCRUB || e->extent != extent || slot < e->slot ||
 				  slot >= e->slot + e->nr_slots,
 			  "extent %u slot %u is granted while scrubbed", extent, slot);
+		SIM_CHECK(s,
+			  e->kind != MM_EFFECT_MOVE || e->to_extent != extent ||
+				  e->to_slot != slot,
+			  "extent %u slot %u is granted while moved to", extent, slot);
 	}
 	if (!f->owner || f->owner == engine)
 		return;
@@ -363,6 +369,58 @@ void model_forget(struct sim *s, struct page *p)
 	n->page[p->group] = 0;
 	page_set(s, p, PAGE_GONE);
 	s->sum.evicted++;
+}
+
+/* What was copied is named from now on; by which generation the next answer tells. */
+void model_moved(struct sim *s, const struct mm_effect *e, uint32_t page)
+{
+	struct frame *to = &s->extent[e->to_extent].frame[e->to_slot];
+	struct page *old = &s->page[page], *p = &s->page[to->page];
+	uint32_t n = old->node, g = old->group, i;
+
+	SIM_CHECK(s, old->state == PAGE_CACHED &&
+		  s->extent[e->extent].frame[e->slot].page == page,
+		  "moved page %llx is not cached any more", (unsigned long long)old->id);
+	SIM_CHECK(s, !s->node[n].pins[g], "moved page %llx is leased",
+		  (unsigned long long)old->id);
+	SIM_CHECK(s, !to->page || (p->state != PAGE_HELD && p->state != PAGE_QUARANTINED),
+		  "page %llx moves to where page %llx is", (unsigned long long)old->id,
+		  (unsigned long long)p->id);
+	if (to->page && p->state == PAGE_CACHED)
+		model_forget(s, p);
+	i = page_new(s, 0);
+	old = &s->page[page];
+	p = &s->page[i];
+	p->id = (uint64_t)e->to_extent << (MM_SLOT_BITS + MM_GEN_BITS) |
+		(uint64_t)e->to_slot << MM_GEN_BITS;
+	p->unnamed = true;
+	p->cache = old->cache;
+	p->group = g;
+	p->node = n;
+	s->cache[p->cache].nr[PAGE_GONE][g]++;
+	page_set(s, p, PAGE_CACHED);
+	page_set(s, old, PAGE_GONE);
+	s->node[n].page[g] = i;
+	to->page = i;
+	to->owner = s->extent[e->extent].frame[e->slot].owner;
+	to->scrubbed = 0;
+	s->sum.moved++;
+	memory_read(s, p, n);
+}
+
+void model_name(struct sim *s, uint64_t id)
+{
+	uint32_t x = mm_page_extent(id), slot = mm_page_slot(id);
+	struct page *p;
+
+	if (!id || model_page(s, id) || x >= s->top_extent || slot >= s->extent[x].nr_slots)
+		return;
+	p = &s->page[s->extent[x].frame[slot].page];
+	if (!s->extent[x].frame[slot].page || !p->unnamed || p->state != PAGE_CACHED)
+		return;
+	p->id = id;
+	p->unnamed = false;
+	*page_bucket(s, id) = (uint32_t)(p - s->page);
 }
 
 /* ---- death -------------------------------------------------------------------------------- */

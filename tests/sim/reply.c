@@ -74,6 +74,17 @@ static void check_really_full(struct sim *s, const struct call *c, const struct 
 		SIM_CHECK(s, r->op == MM_ENGINE_ATTACH, "op %d needs no engine", r->op);
 }
 
+/* Pages on their way here take room too. */
+static uint32_t moving_to(struct sim *s, uint32_t extent)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = 0; i < s->nr_todo; i++)
+		nr += s->todo[i].effect.kind == MM_EFFECT_MOVE &&
+		      s->todo[i].effect.to_extent == extent;
+	return nr;
+}
+
 /* Frames that nobody uses in extents this engine surely still writes. */
 static uint32_t free_slots(struct sim *s, uint32_t engine, uint32_t cache, uint32_t group)
 {
@@ -94,9 +105,18 @@ static uint32_t free_slots(struct sim *s, uint32_t engine, uint32_t cache, uint3
 			nr += clean && (!x->frame[f].page || p->state == PAGE_GONE);
 		}
 		if (held)
-			total += nr;
+			total += nr - (nr < moving_to(s, i) ? nr : moving_to(s, i));
 	}
 	return total;
+}
+
+/* Where extents may be on their way out with pages in them nothing is granted from those. */
+static bool is_draining(struct sim *s, const struct call *c)
+{
+	for (uint32_t d = 0; d < s->cfg.nr_devices; d++)
+		if (s->cfg.device[d].wmark_low_bytes)
+			return true;
+	return s->cfg.idle_ns || budget_tenant(s, s->engine[c->engine].uid)->limited;
 }
 
 static void check_refused_alloc(struct sim *s, const struct call *c)
@@ -105,6 +125,8 @@ static void check_refused_alloc(struct sim *s, const struct call *c)
 
 	s->sum.refused++;
 	if (c->expect != EXPECT_ROOM || s->engine[c->engine].fenced)
+		return;
+	if (is_draining(s, c))
 		return;
 	nr = free_slots(s, c->engine, c->cache, c->req.group);
 	SIM_CHECK(s, nr < c->req.alloc.nr_pages, "refused %u pages with %u free in own extents",
@@ -375,6 +397,7 @@ static void ok_alloc(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < r->nr_pages; i++)
 		model_grant(s, c->engine, c->cache, c->req.group, r->pages[i]);
 	s->sum.granted += r->nr_pages;
+	s->engine[c->engine].allocs += r->nr_pages;
 }
 
 static void ok_free(struct sim *s, struct call *c, const struct mm_reply *r)
@@ -383,12 +406,28 @@ static void ok_free(struct sim *s, struct call *c, const struct mm_reply *r)
 	for (uint32_t i = 0; i < c->req.free.nr_pages; i++)
 		model_release(s, model_page(s, c->pages[i]));
 	s->sum.freed += c->req.free.nr_pages;
+	s->engine[c->engine].frees += c->req.free.nr_pages;
+}
+
+static void count_hit(struct sim *s, const struct call *c, const struct mm_reply *r)
+{
+	struct cache *k = &s->cache[c->cache];
+	uint64_t tokens = (uint64_t)r->nr_pages * k->desc.page_tokens + r->tail_tokens;
+
+	s->engine[c->engine].hit_tokens += tokens;
+	k->hit_tokens += tokens;
+	s->sum.hit_tokens += tokens;
+	s->sum.hit_pages += r->nr_pages;
+	s->sum.tail_hits += r->tail_tokens != 0;
 }
 
 static void ok_lookup(struct sim *s, struct call *c, const struct mm_reply *r)
 {
 	s->sum.lookups++;
 	s->sum.lookup_tokens += c->req.lookup.nr_tokens;
+	s->engine[c->engine].lookup_tokens += c->req.lookup.nr_tokens;
+	s->cache[c->cache].lookup_tokens += c->req.lookup.nr_tokens;
+	count_hit(s, c, r);
 	hit_check(s, c, &c->seq, true, r);
 }
 
@@ -497,6 +536,21 @@ static void ok_reserve(struct sim *s, struct call *c, const struct mm_reply *r)
 	e->reserved_for[what][d] = c->req.reserve.bytes;
 }
 
+/* Its engine holds a page there, and it is the one who decides. */
+static void check_vacate(struct sim *s, const struct call *c, const struct mm_event *ev)
+{
+	struct member *m = model_member(s, c->req.member);
+	const struct engine *e = &s->engine[m->engine];
+	bool holds = false;
+
+	for (uint32_t i = 0; i < e->nr_held; i++)
+		holds |= mm_page_extent(s->page[e->held[i]].id) == ev->extent;
+	SIM_CHECK(s, holds && e->member[0] == (uint32_t)(m - s->member) && ev->seq,
+		  "member %u is to leave extent %u where it holds nothing", c->req.member,
+		  ev->extent);
+	SIM_CHECK(s, ev->deadline_ns, "vacate without a deadline");
+}
+
 static void ok_events(struct sim *s, struct call *c, const struct mm_reply *r)
 {
 	uint32_t m = (uint32_t)(model_member(s, c->req.member) - s->member);
@@ -506,6 +560,8 @@ static void ok_events(struct sim *s, struct call *c, const struct mm_reply *r)
 		bool mapped = false;
 
 		s->sum.events++;
+		if (ev->kind == MM_EVENT_VACATE)
+			check_vacate(s, c, ev);
 		if (ev->kind != MM_EVENT_RETIRE)
 			continue;
 		for (uint32_t j = 0; j < model_extent(s, ev->extent)->nr_imports; j++)

@@ -71,6 +71,7 @@ struct page {			/* one grant of one frame, kept for the whole run */
 	uint32_t engine;	/* HELD, QUARANTINED: whose */
 	uint32_t pos;		/* HELD: index in the engine's list */
 	uint32_t node;		/* CACHED: the content */
+	bool unnamed;		/* moved here: its generation is not known yet, id has 0 */
 };
 
 struct frame {
@@ -131,6 +132,7 @@ struct cache {
 	struct mm_group_geom geom[SIM_GROUPS];
 	uint32_t nr[PAGE_STATES][SIM_GROUPS];
 	uint32_t nr_pinned[SIM_GROUPS];
+	uint64_t lookup_tokens, hit_tokens;
 	bool plain;		/* full groups only */
 	bool opaque;		/* some group is */
 	uint32_t full;		/* a full group */
@@ -139,15 +141,17 @@ struct cache {
 struct member {
 	uint32_t id, engine;
 	bool alive, notified;
-	bool lazy;		/* answers RETIRE late or never */
+	bool lazy;		/* answers RETIRE and VACATE late or never */
 };
 
 struct engine {
 	uint32_t id, uid;
-	bool fenced, gone;
+	bool fenced, gone, killed;
+	uint64_t dies_step;	/* killed: when its processes are gone */
 	uint32_t nr_members, nr_alive, member[SIM_MEMBERS];
 	uint32_t nr_opens, open[SIM_OPENS];
 	uint32_t *held, nr_held, max_held;	/* quarantined ones once fenced */
+	uint64_t allocs, frees, commits, lookup_tokens, hit_tokens;
 	uint32_t nr_leases, nr_parks;
 	uint64_t reserved[MM_MAX_DEVICES], reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
 	struct { uint32_t cache, min_pages; } promise[SIM_OPENS];
@@ -158,6 +162,7 @@ struct tenant {
 	uint64_t ceiling[MM_MAX_DEVICES];	/* its charge may not be above */
 	uint32_t oom_action;
 	bool configured, seen;
+	bool limited;		/* has ever been */
 };
 
 struct lease {
@@ -204,16 +209,19 @@ struct call {
 struct todo {			/* an effect mm waits for */
 	struct mm_effect effect;
 	uint64_t due_step;
+	uint32_t page;		/* MOVE: what stood at its source */
 };
 
 struct totals {			/* to hold against mm_vmstat */
 	uint64_t granted, freed, committed, dup_nodes, dup_pages, adopted, adopted_pages;
 	uint64_t quarantined, lookups, lookup_tokens, resumes, resume_tokens;
+	uint64_t hit_tokens, hit_pages, tail_hits;
 	uint64_t leases_new, leases_moved;
 	uint64_t engines, fences, extents, destroys, evicted, dropped, refused, scrubs, imports;
 	uint64_t deferred, events, failed_creates, short_hits, orphans;
 	uint64_t promised, redeemed;
 	uint64_t failed_destroys, failed_scrubs, reads, scribbles, jumps, backward;
+	uint64_t kills, moves, moved, failed_moves, vacates, vacated;
 };
 
 enum sim_op {
@@ -230,7 +238,7 @@ enum sim_op {
 	X(DROP_HEAD) X(RESERVE) X(HOSTILE) X(KEYS) X(ADOPT) X(PARTIAL) X(HYBRID) X(SHARDS) \
 	X(PRIVATE) X(DEADLINE) X(LAZY) X(SLOW) X(HOLD) X(FAIL_CREATE) X(FAIL_DESTROY) \
 	X(FAIL_SCRUB) X(JUMP) X(BACKWARD) X(SCRUB) X(SMALL) \
-	X(LIMITS) X(PROMISE)
+	X(LIMITS) X(PROMISE) X(FAIL_MOVE) X(WMARK) X(KILL)
 
 enum sim_feature {
 #define X(name) FEAT_##name,
@@ -254,7 +262,7 @@ enum canary {
 	CANARY_ACCEPT, CANARY_CREATE_BIG, CANARY_CREATE_TWICE, CANARY_DESTROY_LIVE,
 	CANARY_SCRUB_LIVE, CANARY_LOST_DESTROY, CANARY_MEMINFO, CANARY_VMSTAT, CANARY_ENGINE_INFO,
 	CANARY_DIRTY_CREATE, CANARY_OVERWRITE, CANARY_STALE_ZEROS, CANARY_LOST_SCRUB,
-	CANARY_CHARGE, CANARY_OVER_MAX, CANARY_PROMISED,
+	CANARY_CHARGE, CANARY_OVER_MAX, CANARY_PROMISED, CANARY_BAD_COPY, CANARY_KILL,
 	CANARY_NR,
 };
 
@@ -275,8 +283,8 @@ struct world {			/* what the seed drew */
 	uint32_t hostile_permille, lazy_percent, hold_effects_percent;
 	uint32_t fail_create_permille, fail_destroy_permille, fail_scrub_permille;
 	uint32_t jump_permille, backward_permille, private_percent, deadline_percent;
-	uint32_t unlimited_percent, promise_percent;
-	uint32_t max_delay_steps, max_engines, max_held;
+	uint32_t unlimited_percent, promise_percent, kill_percent;
+	uint32_t max_delay_steps, max_engines, max_held, fail_move_permille;
 	uint32_t adopt_percent, partial_percent, key_percent;
 	uint64_t max_step_ns;
 	struct seq doc[SIM_DOCS];
@@ -363,6 +371,8 @@ void world_extend(struct sim *, struct seq *, uint32_t nr_tokens);
 
 /* model.c: the tables and their primitive steps */
 struct page *model_page(struct sim *, uint64_t id);	/* NULL: never granted */
+void model_moved(struct sim *, const struct mm_effect *, uint32_t page);
+void model_name(struct sim *, uint64_t id);		/* perhaps of a page that was moved */
 struct engine *model_engine(struct sim *, uint32_t id);	/* NULL: none alive */
 struct member *model_member(struct sim *, uint32_t id);
 struct cache *model_cache(struct sim *, uint32_t id);
@@ -425,6 +435,7 @@ void commit_check(struct sim *, const struct call *, const struct mm_reply *);
 /* memory.c: the bytes of the devices */
 void memory_create(struct sim *, struct shard *);
 void memory_drop(struct shard *);
+void memory_move(struct sim *, const struct mm_effect *, int result);
 void memory_scrub(struct sim *, const struct mm_effect *);
 void memory_granted(struct sim *, const struct page *, uint32_t engine);  /* it writes there now */
 void memory_publish(struct sim *, const struct page *, uint32_t node);	/* it had written content */
@@ -434,6 +445,7 @@ void memory_scribble(struct sim *, const struct page *);		/* its holder, dying *
 
 /* budget.c: tenants and their limits */
 struct tenant *budget_tenant(struct sim *, uint32_t key);
+void budget_killed(struct sim *, const struct engine *);	/* may it be? */
 void budget_start(struct sim *);
 void budget_check(struct sim *);
 void budget_promise(struct sim *, struct engine *, const struct cache *, uint32_t min_pages);
@@ -464,6 +476,7 @@ bool gen_hostile(struct sim *);			/* now something that is wrong */
 struct call *gen_call(struct sim *, enum mm_op, uint32_t engine);
 void gen_give(struct sim *, uint32_t engine, uint32_t nr_pages);	/* FREE of what it holds */
 void gen_poll(struct sim *, uint32_t member);
+void gen_deaths(struct sim *, bool all);	/* of the killed */
 void gen_member_gone(struct sim *, uint32_t member);
 extern const struct sim_op_desc sim_ops[SIM_NR_OPS];
 

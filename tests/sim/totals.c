@@ -90,6 +90,24 @@ static void check_engine(struct sim *s, const struct mm_engine_info *i)
 		  ULL(i->held_pages), ULL(i->quarantined_pages), e->nr_held);
 }
 
+/* What it asked and got since it came. */
+static void check_engine_sums(struct sim *s, const struct mm_engine_info *i)
+{
+	struct engine *e = model_engine(s, i->engine);
+
+	if (!e)
+		return;
+	SIM_CHECK(s, i->lookup_tokens == e->lookup_tokens && i->hit_tokens == e->hit_tokens,
+		  "engine %u: %llu tokens looked up, %llu found; model %llu, %llu", e->id,
+		  ULL(i->lookup_tokens), ULL(i->hit_tokens), ULL(e->lookup_tokens),
+		  ULL(e->hit_tokens));
+	SIM_CHECK(s, i->allocs == e->allocs && i->frees == e->frees && i->commits == e->commits,
+		  "engine %u: %llu pages granted, %llu freed, %llu committed; model %llu, %llu, "
+		  "%llu",
+		  e->id, ULL(i->allocs), ULL(i->frees), ULL(i->commits), ULL(e->allocs),
+		  ULL(e->frees), ULL(e->commits));
+}
+
 static void check_engines(struct sim *s)
 {
 	struct mm_engine_info info;
@@ -97,6 +115,7 @@ static void check_engines(struct sim *s)
 
 	while (mm_next_engine(s->mm, &id, &info)) {
 		check_engine(s, &info);
+		check_engine_sums(s, &info);
 		seen += model_engine(s, info.engine) != NULL;
 		SIM_CHECK(s, seen <= s->nr_live, "mm_next_engine walks in circles");
 	}
@@ -127,6 +146,12 @@ static uint64_t check_cache(struct sim *s, const struct mm_cache_info *i)
 			  i->page_tokens == k->desc.page_tokens &&
 			  (!k->shared || !memcmp(i->model_key, k->desc.model_key, MM_KEY_BYTES)),
 		  "cache %u is described as another", k->id);
+	SIM_CHECK(s,
+		  i->nr_groups == k->desc.nr_groups && i->nr_shards == k->desc.nr_shards &&
+			  i->lookup_tokens == k->lookup_tokens && i->hit_tokens == k->hit_tokens,
+		  "cache %u: %llu tokens looked up, %llu found; model %llu, %llu", k->id,
+		  ULL(i->lookup_tokens), ULL(i->hit_tokens), ULL(k->lookup_tokens),
+		  ULL(k->hit_tokens));
 	SIM_CHECK(s, i->nr_engines >= k->nr_engines, "cache %u: %u engines, model %u", k->id,
 		  i->nr_engines, k->nr_engines);
 	SIM_CHECK(s,
@@ -185,6 +210,9 @@ static void check_vmstat(struct sim *s)
 	IN(pages_quarantine, t->quarantined, t->quarantined);
 	IN(lookups, t->lookups, t->lookups + t->resumes);
 	IN(lookup_tokens, t->lookup_tokens, t->lookup_tokens + t->resume_tokens);
+	IN(hit_tokens, t->hit_tokens, t->hit_tokens);
+	IN(hit_pages, t->hit_pages, t->hit_pages);
+	IN(tail_hits, t->tail_hits, t->tail_hits);
 	IN(leases, t->leases_new - (t->leases_new < t->resumes ? t->leases_new : t->resumes),
 	   t->leases_new + t->leases_moved);
 	IN(engines, t->engines, t->engines);

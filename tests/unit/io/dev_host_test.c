@@ -332,6 +332,75 @@ static void test_scrub(void **state)
 	dev->ops->destroy(dev);
 }
 
+static struct dev_completion copy(struct dev *dev, uint32_t from, uint64_t offset, uint32_t to,
+				  uint64_t to_offset, uint64_t bytes)
+{
+	struct dev_request r = {
+		.op = DEV_COPY, .handle = from, .offset = offset, .to_handle = to,
+		.to_offset = to_offset, .bytes = bytes, .user_data = 77,
+	};
+	struct dev_completion c;
+
+	assert_int_equal(dev->ops->submit(dev, &r), 0);
+	c = wait_one(dev);
+	assert_int_equal(c.user_data, 77);
+	return c;
+}
+
+static uint8_t *map(struct dev *dev, uint32_t handle, int *fd)
+{
+	uint8_t *p;
+
+	*fd = dev->ops->export(dev, handle, true);
+	p = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	assert_true(p != MAP_FAILED);
+	return p;
+}
+
+static void test_copy(void **state)
+{
+	struct dev *dev = open_dev(4);
+	uint32_t a = make(dev, 2 * MIB), b = make(dev, 2 * MIB);
+	uint64_t from = 192, to = 4096 * 3 + 64, len = 256 * 1024 + 64;
+	int fd_a, fd_b;
+	uint8_t *pa = map(dev, a, &fd_a), *pb = map(dev, b, &fd_b);
+
+	(void)state;
+	for (uint64_t i = 0; i < 2 * MIB; i++)
+		pa[i] = (uint8_t)(i * 7 + i / 4096);
+	memset(pb, 0x55, 2 * MIB);
+	assert_int_equal(copy(dev, a, from, b, to, len).result, 0);
+	for (uint64_t i = 0; i < 2 * MIB; i++)
+		if (pb[i] != (i >= to && i < to + len ? pa[from + i - to] : 0x55))
+			fail_msg("byte %llu is %#x", (unsigned long long)i, pb[i]);
+	/* A client's file status flags do not send it elsewhere, and its holes read as zero. */
+	assert_int_equal(fcntl(fd_b, F_SETFL, O_APPEND | O_NONBLOCK), 0);
+	assert_int_equal(fallocate(fd_a, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 2 * MIB),
+			 0);
+	assert_int_equal(fallocate(fd_b, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 2 * MIB),
+			 0);
+	pa[0] = 1;
+	assert_int_equal(copy(dev, a, 0, b, 2 * MIB - 8192, 8192).result, 0);
+	assert_int_equal(pb[2 * MIB - 8192], 1);
+	assert_int_equal(pb[2 * MIB - 8191], 0);
+	/* What does not fit, or is not there, changes nothing. */
+	memset(pb, 0x66, 2 * MIB);
+	assert_int_equal(copy(dev, a, 2 * MIB - 64, b, 0, 128).result, -EINVAL);
+	assert_int_equal(copy(dev, a, 0, b, 2 * MIB - 64, 128).result, -EINVAL);
+	assert_int_equal(copy(dev, a, UINT64_MAX - 63, b, 0, 64).result, -EINVAL);
+	assert_int_equal(copy(dev, a, 0, b, 0, 0).result, -EINVAL);
+	assert_int_equal(copy(dev, a, 0, a, 4096, 4096).result, -EINVAL);
+	assert_int_equal(copy(dev, a, 0, 3, 0, 64).result, -ENOENT);
+	assert_int_equal(copy(dev, 0, 0, b, 0, 64).result, -ENOENT);
+	for (uint64_t i = 0; i < 2 * MIB; i++)
+		assert_int_equal(pb[i], 0x66);
+	munmap(pa, 2 * MIB);
+	munmap(pb, 2 * MIB);
+	close(fd_a);
+	close(fd_b);
+	dev->ops->destroy(dev);
+}
+
 /* A client that died or lied may still have it mapped. It reads zero and holds none of our pages:
  * else it could pin as much memory as it likes outside the pool, extent after extent, and go on
  * reading what was published there. What it stores from now on is its own, as malloc's would be,
@@ -454,6 +523,7 @@ int main(void)
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_create_fails_cleanly),
 		cmocka_unit_test(test_scrub),
+		cmocka_unit_test(test_copy),
 		cmocka_unit_test(test_destroy_while_mapped),
 		cmocka_unit_test(test_many),
 		cmocka_unit_test(test_readable_until_reaped),

@@ -45,7 +45,7 @@ struct mmt {
 	bool hold;			/* effects stay in fx[] */
 	int create_result;		/* what the next creations answer */
 	struct mm_effect fx[MMT_FX];
-	uint32_t nr_fx, nr_notify, notified;
+	uint32_t nr_fx, nr_notify, notified, nr_kill, killed;
 	struct mm_reply rp;		/* the last one */
 	uint64_t pages[MMT_PAGES];
 	uint64_t tail_pages[MM_MAX_GROUPS];
@@ -151,6 +151,11 @@ static UNUSED void mmt_fetch(struct mmt *t)
 		if (fx.kind == MM_EFFECT_NOTIFY) {
 			t->nr_notify++;
 			t->notified = fx.member;
+			continue;
+		}
+		if (fx.kind == MM_EFFECT_KILL) {
+			t->nr_kill++;
+			t->killed = fx.engine;
 			continue;
 		}
 		assert_true(t->nr_fx < MMT_FX);

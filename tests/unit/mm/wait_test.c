@@ -126,13 +126,27 @@ static void waiting_ends_with_the_deadline(void **state)
 	assert_int_equal(t.rp.nr_events, 0);	/* nobody waits for it any more */
 }
 
+/* Who cannot wait is refused, but what it lacks is on its way when it comes again. */
+static void cold_extents_of_others_are_there_at_the_next_try(void **state)
+{
+	uint32_t a = mmt_chain(&t, e1, c1, 0, 32), b = mmt_chain(&t, e1, c1, 1000, 32);
+
+	(void)state;
+	assert_int_equal(mmt_unlease(&t, e1, a), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 9, NULL), -ENOMEM);
+	assert_int_equal(t.rp.reason, MM_POOL_FULL);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_direct, 2);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 9, NULL), 0);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_direct, 2);
+	assert_int_equal(mmt_unlease(&t, e1, b), 0);
+}
+
 static void cold_extents_of_others_are_taken_for_a_deadline(void **state)
 {
 	uint32_t a = mmt_chain(&t, e1, c1, 0, 32), b = mmt_chain(&t, e1, c1, 1000, 32);
 
 	(void)state;
 	assert_int_equal(mmt_unlease(&t, e1, a), 0);
-	mmt_refused(&t, mmt_alloc(&t, e2, c2, 0, 9, NULL), -ENOMEM, MM_POOL_FULL);
 	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 9, t.now + 500), 0);
 	assert_int_equal(mm_vmstat(t.mm)->extents_destroy, 2);
 	assert_int_equal(mmt_lookup(&t, e1, c1, 0, mmt_tokens(0), 512), 0);
@@ -268,10 +282,11 @@ static void extent_slots_can_run_out(void **state)
 	assert_int_equal(mmt_open(&s, ea, &d, &ca), 0);
 	assert_int_equal(mmt_open(&s, eb, &d, &cb), 0);
 	assert_int_equal(mmt_unlease(&s, ea, mmt_chain(&s, ea, ca, 0, 16)), 0);
-	mmt_refused(&s, mmt_alloc(&s, eb, cb, 0, 1, NULL), -ENOMEM, MM_TABLE_FULL);
+	assert_int_equal(mmt_alloc(&s, eb, cb, 0, 1, NULL), -ENOMEM);
+	assert_int_equal(s.rp.reason, MM_TABLE_FULL);
 	assert_int_equal(s.rp.a, offsetof(struct mm_config, max_extents));
 	assert_int_equal(s.rp.b, 2);
-	assert_int_equal(mmt_alloc_until(&s, eb, cb, 0, 1, s.now + 9), 0);
+	assert_int_equal(mmt_alloc(&s, eb, cb, 0, 1, NULL), 0);
 	mmt_fini(&s);
 }
 
@@ -466,6 +481,35 @@ static void a_long_queue_is_served_in_pieces(void **state)
 	mmt_fini(&s);
 }
 
+/* Two groups: what is reclaimed for one frees as many pages of the other, where somebody waits for
+ * an extent that is still being made. */
+static void pages_freed_for_another_group_are_not_overlooked(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(9);
+	uint64_t ids[16];
+	uint32_t c, lease;
+
+	(void)state;
+	d.nr_groups = 2;
+	d.group[1].kind = MM_GROUP_FULL;
+	d.shard[0].page_bytes[1] = MMT_PAGE;
+	assert_int_equal(mmt_open(&t, e1, &d, &c), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 8, ids), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c, 1, 8, ids + 8), 0);
+	assert_int_equal(mmt_commit_keys(&t, e1, c, 0, 0, mmt_tokens(0), 8 * MMT_PT, ids, 8,
+					 NULL, 0), 0);
+	lease = t.rp.lease;
+	assert_int_equal(mmt_alloc(&t, e1, c, 1, 32, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 1, NULL), 0);	/* there is somebody to press */
+	t.hold = true;
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 3, NULL), MMT_LATER);
+	assert_int_equal(mmt_alloc_until(&t, e1, c, 1, 4, t.now + 1000), MMT_LATER);
+	t.nr_late = 0;
+	assert_int_equal(mmt_unlease(&t, e1, lease), 0);
+	assert_int_equal(t.nr_late, 2);
+	assert_int_equal(t.nr_fx, 1);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -475,6 +519,7 @@ int main(void)
 		T(without_a_deadline_a_full_pool_refuses),
 		T(pressure_is_raised_and_answered),
 		T(waiting_ends_with_the_deadline),
+		T(cold_extents_of_others_are_there_at_the_next_try),
 		T(cold_extents_of_others_are_taken_for_a_deadline),
 		T(the_first_to_wait_is_the_first_to_get),
 		T(a_dead_engine_s_allocations_are_forgotten),
@@ -488,6 +533,7 @@ int main(void)
 		cmocka_unit_test(a_change_costs_nothing_to_those_it_is_no_use_to),
 		T(a_change_of_the_pool_is_looked_at_by_the_first),
 		cmocka_unit_test(a_long_queue_is_served_in_pieces),
+		T(pages_freed_for_another_group_are_not_overlooked),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -139,6 +139,7 @@ struct fix {
 	uint32_t nr_replies;
 	uint32_t notified[LOG];
 	uint32_t nr_notified;
+	uint32_t killed, nr_killed;
 	uint32_t resubmit;		/* the reply callback submits again this often */
 };
 
@@ -163,7 +164,15 @@ static void on_notify(void *ctx, uint32_t member)
 	f->notified[f->nr_notified++ % LOG] = member;
 }
 
-static const struct exec_ops exec_callbacks = { on_reply, on_notify };
+static void on_kill(void *ctx, uint32_t engine)
+{
+	struct fix *f = ctx;
+
+	f->nr_killed++;
+	f->killed = engine;
+}
+
+static const struct exec_ops exec_callbacks = { on_reply, on_notify, on_kill };
 
 static struct mm_config config(void)
 {
@@ -241,6 +250,53 @@ static void test_life_of_an_extent(void **state)
 	assert_int_equal(f->dev[0].nr_live, 0);
 	assert_int_equal(exec_export(f->x, 5, 3, false, &bytes), -ENOENT);
 	assert_int_equal(script.nr_done, 3);
+}
+
+static void test_move(void **state)
+{
+	struct fix *f = *state;
+	struct mm_effect move = { .id = 103, .kind = MM_EFFECT_MOVE, .extent = 5, .slot = 3,
+				  .to_extent = 6, .to_slot = 1, .nr_slots = 1, .page_bytes = 4096 };
+
+	effect(MM_EFFECT_CREATE, 101, 5, 0, 0);
+	effect(MM_EFFECT_CREATE, 102, 6, 0, 0);
+	exec_run(f->x, 1);
+	script.effect[script.effect_tail++ % LOG] = move;
+	exec_run(f->x, 2);
+	expect_done(2, 103, 0);
+	assert_int_equal(f->dev[0].copies, 1);
+	assert_int_equal(f->dev[0].copy.offset, 3 * 4096);
+	assert_int_equal(f->dev[0].copy.to_offset, 4096);
+	assert_int_equal(f->dev[0].copy.bytes, 4096);
+	assert_int_not_equal(f->dev[0].copy.handle, f->dev[0].copy.to_handle);
+	f->dev[0].fail_copy = -EIO;
+	move.id = 104;
+	script.effect[script.effect_tail++ % LOG] = move;
+	exec_run(f->x, 3);
+	expect_done(3, 104, -EIO);
+	/* To where nothing is, and out of any extent. */
+	move.id = 105;
+	move.to_extent = 7;
+	script.effect[script.effect_tail++ % LOG] = move;
+	move.id = 106;
+	move.to_extent = UINT32_MAX;
+	script.effect[script.effect_tail++ % LOG] = move;
+	exec_run(f->x, 4);
+	expect_done(4, 105, -ENOENT);
+	expect_done(5, 106, -ENOENT);
+	assert_int_equal(f->dev[0].copies, 1);
+}
+
+static void test_kill(void **state)
+{
+	struct fix *f = *state;
+
+	script.effect[script.effect_tail++ % LOG] =
+		(struct mm_effect){ .kind = MM_EFFECT_KILL, .engine = 42 };
+	exec_run(f->x, 1);
+	assert_int_equal(f->nr_killed, 1);
+	assert_int_equal(f->killed, 42);
+	assert_int_equal(script.nr_done, 0);
 }
 
 static void test_create_fails(void **state)
@@ -535,6 +591,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_EXEC(test_life_of_an_extent),
+		WITH_EXEC(test_move),
+		WITH_EXEC(test_kill),
 		WITH_EXEC(test_create_fails),
 		WITH_EXEC(test_destroy_overtakes_create),
 		WITH_EXEC(test_id_reused_before_destroy_is_done),

@@ -27,10 +27,11 @@ struct fake_dev {
 	uint32_t head, tail;
 	bool hold, ended;
 	uint32_t room;
-	int fail_create, fail_destroy, fail_scrub, submit_error;
+	int fail_create, fail_destroy, fail_scrub, fail_copy, submit_error;
+	struct dev_request copy;	/* the last one */
 	uint64_t bytes[FAKE_HANDLES];	/* [handle], 0: not live */
 	uint32_t nr_live;
-	uint32_t creates, destroys, scrubs;	/* carried out with success */
+	uint32_t creates, destroys, scrubs, copies;	/* carried out with success */
 };
 
 static int fake_submit(struct dev *dev, const struct dev_request *req)
@@ -76,9 +77,10 @@ static bool fake_reap(struct dev *dev, struct dev_completion *c)
 		c->result = fake_create(f, r->bytes, &c->handle);
 		return true;
 	}
-	assert(r->op == DEV_DESTROY || r->op == DEV_SCRUB);
+	assert(r->op == DEV_DESTROY || r->op == DEV_SCRUB || r->op == DEV_COPY);
 	assert(r->handle && r->handle < FAKE_HANDLES && f->bytes[r->handle]);
-	c->result = r->op == DEV_DESTROY ? f->fail_destroy : f->fail_scrub;
+	c->result = r->op == DEV_DESTROY ? f->fail_destroy :
+		    r->op == DEV_SCRUB ? f->fail_scrub : f->fail_copy;
 	if (c->result)
 		return true;
 	if (r->op == DEV_DESTROY) {
@@ -88,7 +90,13 @@ static bool fake_reap(struct dev *dev, struct dev_completion *c)
 	} else {
 		assert(r->bytes && r->offset <= f->bytes[r->handle] &&
 		       r->bytes <= f->bytes[r->handle] - r->offset);
-		f->scrubs++;
+		f->scrubs += r->op == DEV_SCRUB;
+	}
+	if (r->op == DEV_COPY) {
+		assert(r->to_handle != r->handle && r->to_handle < FAKE_HANDLES);
+		assert(r->to_offset + r->bytes <= f->bytes[r->to_handle]);
+		f->copy = *r;
+		f->copies++;
 	}
 	return true;
 }

@@ -152,7 +152,7 @@ static void reply(void *ctx, const struct mm_reply *r)
 
 static void start(uint32_t max_tenants)
 {
-	static const struct exec_ops ops = { reply, ignore };
+	static const struct exec_ops ops = { .reply = reply, .notify = ignore };
 	const uint64_t bytes[2] = { 16 * MIB, 32 * MIB };
 	struct mm_config mm;
 	struct dev *dev[2];

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache.h"
+#include "compact.h"
+#include "core.h"
+#include "event.h"
+#include "shrink.h"
+
+#define SAMPLE		4u	/* frames of an extent looked at, at either end */
+#define WINDOW		32u	/* the cheapest of so many is taken */
+#define MAX_ASKS	6u	/* the time between two asks doubles so often */
+
+static uint64_t rest_ns(const struct mm *mm)
+{
+	return mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
+}
+
+/* ---- what an extent is worth --------------------------------------------------------------- */
+
+/* Calls fn for a few of its cached nodes, the oldest and the newest; the greatest answer. */
+static uint64_t sample(const struct mm *mm, const struct extent *x,
+		       uint64_t (*fn)(const struct node *))
+{
+	uint32_t f = x->frames[FRAME_CACHED].head, b = x->frames[FRAME_CACHED].tail;
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < SAMPLE && f; i++, f = frame_at(mm, f)->link.next) {
+		uint64_t v = fn(node_at(mm, frame_at(mm, f)->node));
+
+		most = v > most ? v : most;
+	}
+	for (uint32_t i = 0; i < SAMPLE && b; i++, b = frame_at(mm, b)->link.prev) {
+		uint64_t v = fn(node_at(mm, frame_at(mm, b)->node));
+
+		most = v > most ? v : most;
+	}
+	return most;
+}
+
+static uint64_t node_age(const struct node *n)
+{
+	return n->age + 1;
+}
+
+static uint64_t node_parked(const struct node *n)
+{
+	return n->parked;
+}
+
+static uint64_t extent_worth(const struct mm *mm, const struct extent *x)
+{
+	return sample(mm, x, node_age);
+}
+
+bool shrink_parked(const struct mm *mm, const struct extent *x)
+{
+	return sample(mm, x, node_parked) != 0;
+}
+
+/* ---- whose it may be ----------------------------------------------------------------------- */
+
+/* Charged, and not on its way back. */
+static uint64_t usage(const struct mm *mm, uint32_t tenant, uint32_t d)
+{
+	const struct tenant *t = tenant_at(mm, tenant);
+
+	return core_less(memcg_usage(mm, tenant, d), t->draining[d] + t->marked[d]);
+}
+
+/* Would taking it leave its tenant with less than that somewhere? */
+static bool below(const struct mm *mm, const struct extent *x, bool low)
+{
+	const struct cache *c = cache_at(mm, x->cache);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		const struct mm_limits *l = &tenant_at(mm, c->tenant)->limit[d];
+
+		if (c->need[x->group][d] && usage(mm, c->tenant, d) <
+		    c->need[x->group][d] + (low ? l->low_bytes : l->min_bytes))
+			return true;
+	}
+	return false;
+}
+
+bool shrink_may_take(const struct mm *mm, const struct extent *x, bool below_low)
+{
+	return !below(mm, x, false) && (below_low || !below(mm, x, true));
+}
+
+struct scope {
+	uint32_t tenant;	/* only its own, and unprotected; 0: anybody's */
+	uint32_t devices;
+	bool parked, below_low;
+};
+
+static bool eligible(const struct mm *mm, const struct extent *x, const struct scope *sc)
+{
+	const struct cache *c = cache_at(mm, x->cache);
+	const struct slab *s = slab_of(mm, x);
+
+	if (x->draining || !(c->device_mask & sc->devices))
+		return false;
+	if (sc->tenant ? c->tenant != sc->tenant : s->waiters.head != NIL)
+		return false;
+	/* What was promised its slab would go to nobody else. */
+	if (s->nr_extents - s->bucket[SLAB_DRAINING].nr <= s->promise)
+		return false;
+	if (!sc->tenant && !shrink_may_take(mm, x, sc->below_low))
+		return false;
+	return sc->parked || !shrink_parked(mm, x);
+}
+
+/* Those that may be taken are listed coldest first, extent by extent; among the first ones the
+ * content decides. */
+static uint32_t pick(const struct mm *mm, const struct scope *sc, uint32_t *budget)
+{
+	uint64_t least = UINT64_MAX;
+	uint32_t best = NIL, window = WINDOW;
+
+	for (uint32_t e = mm->takeable.head; e && window; e = extent_at(mm, e)->take_link.next) {
+		const struct extent *x = extent_at(mm, e);
+		uint64_t worth;
+
+		*budget -= *budget != 0;
+		if (!eligible(mm, x, sc))
+			continue;
+		window--;
+		worth = extent_worth(mm, x);
+		if (worth < least) {
+			least = worth;
+			best = e;
+		}
+	}
+	return best;
+}
+
+static bool take_one(struct mm *mm, const struct scope *sc, uint32_t flags, uint32_t *budget)
+{
+	uint32_t e = pick(mm, sc, budget);
+	uint32_t tenant = e ? cache_at(mm, extent_at(mm, e)->cache)->tenant : NIL;
+	bool low = e && !sc->tenant && below(mm, extent_at(mm, e), true);
+
+	if (!e || !compact_drain(mm, e, flags))
+		return false;
+	if (low)
+		memcg_event(mm, tenant, MM_MEMCG_LOW);
+	return true;
+}
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+/* What nobody has, reserved or was promised, soon. */
+static uint64_t free_soon(const struct mm *mm, uint32_t d)
+{
+	const struct device *dev = &mm->device[d];
+
+	return core_less(mm->cfg.device[d].pool_bytes + dev->leaving_bytes + dev->draining_bytes,
+			 dev->extent_bytes + dev->reserved_bytes + dev->promised_bytes);
+}
+
+static void look_again(struct mm *mm, uint64_t ns)
+{
+	mm->shrink.hungry = true;
+	if (ns < mm->shrink.next_ns)
+		mm->shrink.next_ns = ns;
+}
+
+static bool take_any(struct mm *mm, uint32_t d, uint32_t *budget)
+{
+	for (uint32_t i = 0; i < 4; i++) {
+		struct scope sc = { .devices = 1u << d, .below_low = i & 2, .parked = i & 1 };
+
+		if (take_one(mm, &sc, DRAIN_EVICT, budget)) {
+			mm->vmstat.reclaim_background++;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
+{
+	const struct mm_device_config *cfg = &mm->cfg.device[d];
+	uint32_t bit = 1u << d;
+
+	if (free_soon(mm, d) < cfg->wmark_low_bytes)
+		mm->shrink.filling |= bit;
+	while (mm->shrink.filling & bit) {
+		if (free_soon(mm, d) >= cfg->wmark_high_bytes) {
+			mm->shrink.filling &= ~bit;
+		} else if (!take_any(mm, d, budget)) {
+			compact_fill(mm, bit);
+			look_again(mm, mm->now_ns + rest_ns(mm));
+			return;
+		} else if (!*budget) {	/* only after something was found, lest looking never ends */
+			mm->shrink.kick = true;
+			return;
+		}
+	}
+}
+
+/* ---- tenants ------------------------------------------------------------------------------- */
+
+/* Devices on which it is above a limit; *bytes: by how much, together. */
+static uint32_t over(const struct mm *mm, uint32_t tenant, bool max, uint64_t *bytes)
+{
+	uint32_t mask = 0;
+
+	*bytes = 0;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		const struct mm_limits *l = &tenant_at(mm, tenant)->limit[d];
+		uint64_t by = core_less(usage(mm, tenant, d), max ? l->max_bytes : l->high_bytes);
+
+		mask |= by ? 1u << d : 0;
+		*bytes += by;
+	}
+	return mask;
+}
+
+/* The same without what is draining, which may yet be given up. */
+static bool above_high(const struct mm *mm, uint32_t tenant)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (memcg_over_high(mm, tenant, d))
+			return true;
+	return false;
+}
+
+static bool take_cached(struct mm *mm, uint32_t tenant, bool parked, uint32_t *budget)
+{
+	struct scope sc = { .tenant = tenant, .parked = parked };
+	uint64_t bytes;
+
+	while ((sc.devices = over(mm, tenant, parked, &bytes))) {
+		if (!take_one(mm, &sc, DRAIN_EVICT | DRAIN_STICKY, budget))
+			return false;
+		mm->vmstat.reclaim_limit++;
+		if (!*budget) {
+			mm->shrink.kick = true;
+			return false;
+		}
+	}
+	return true;
+}
+
+static void pack_binds(struct mm *mm, uint32_t tenant, uint32_t bind)
+{
+	uint64_t bytes;
+
+	for (; bind; bind = bind_at(mm, bind)->cache_link.next)
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+			while (over(mm, tenant, false, &bytes) &&
+			       compact_pack(mm, bind, g, DRAIN_STICKY))
+				;
+}
+
+static void pack_tenant(struct mm *mm, uint32_t tenant)
+{
+	uint32_t c = tenant_at(mm, tenant)->caches.head;
+
+	for (; c; c = cache_at(mm, c)->tenant_link.next) {
+		pack_binds(mm, tenant, cache_at(mm, c)->binds.head);
+		pack_binds(mm, tenant, cache_at(mm, c)->orphans.head);
+	}
+}
+
+static void ask(struct mm *mm, uint32_t tenant, uint64_t bytes)
+{
+	struct tenant *t = tenant_at(mm, tenant);
+
+	t->ask_ns = mm->now_ns + (rest_ns(mm) << (t->asks < MAX_ASKS ? t->asks : MAX_ASKS));
+	t->asks++;
+	if (!mm->cfg.answer_ns)
+		return;
+	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e))
+		if (engine_at(mm, e)->tenant == tenant && !engine_at(mm, e)->fenced)
+			event_pressure(mm, e, bytes, mm->now_ns + mm->cfg.answer_ns);
+}
+
+static uint64_t slab_holding(const struct mm *mm, const struct bind *b, uint32_t g,
+			     uint32_t devices)
+{
+	const struct cache *c = cache_at(mm, b->cache);
+	uint64_t pages = (uint64_t)b->slab[g].nr[FRAME_HELD] + b->slab[g].nr_pinned, bytes = 0;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		bytes += devices >> d & 1 ? pages * (c->need[g][d] >> c->order[g]) : 0;
+	return bytes;
+}
+
+/* Bytes of the devices that stay where they are because of an engine: pages it holds, and those in
+ * its extents that are leased. */
+static uint64_t holding(const struct mm *mm, uint32_t engine, uint32_t devices)
+{
+	uint32_t b = engine_at(mm, engine)->binds.head;
+	uint64_t bytes = 0;
+
+	for (; b; b = bind_at(mm, b)->engine_link.next)
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+			bytes += slab_holding(mm, bind_at(mm, b), g, devices);
+	return bytes;
+}
+
+/* One at a time: while one is dying, its pages are on their way. */
+static void kill_worst(struct mm *mm, uint32_t tenant, uint32_t devices)
+{
+	uint32_t worst = NIL;
+	uint64_t most = 0;
+
+	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
+		uint64_t holds;
+
+		if (engine_at(mm, e)->tenant != tenant)
+			continue;
+		if (engine_at(mm, e)->fenced)
+			return;
+		holds = holding(mm, e, devices);
+		if (holds > most) {
+			most = holds;
+			worst = e;
+		}
+	}
+	if (!worst)
+		return;
+	tenant_at(mm, tenant)->oom_kills++;
+	tenant_at(mm, tenant)->asks = 0;
+	mm->vmstat.oom_kills++;
+	engine_kill(mm, worst);
+}
+
+static void past_deadline(struct mm *mm, uint32_t tenant, uint32_t *budget)
+{
+	struct tenant *t = tenant_at(mm, tenant);
+	uint64_t bytes;
+	uint32_t devices;
+
+	if (take_cached(mm, tenant, true, budget) || mm->shrink.kick)
+		return;
+	devices = over(mm, tenant, true, &bytes);
+	if (!t->in_debt)
+		memcg_event(mm, tenant, MM_MEMCG_OOM);
+	t->in_debt = true;
+	if (t->oom_action == MM_OOM_KILL && mm->cfg.answer_ns)
+		kill_worst(mm, tenant, devices);
+}
+
+static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
+{
+	struct tenant *t = tenant_at(mm, tenant);
+	uint64_t bytes, hard;
+
+	if (!over(mm, tenant, false, &bytes)) {
+		t->in_debt = t->in_debt && over(mm, tenant, true, &hard);
+		if (!above_high(mm, tenant))
+			t->ask_ns = t->asks = 0;
+		return;
+	}
+	if (take_cached(mm, tenant, false, budget) || mm->shrink.kick)
+		return;
+	if (t->ask_ns && t->ask_ns <= mm->now_ns && over(mm, tenant, true, &hard))
+		past_deadline(mm, tenant, budget);
+	if (over(mm, tenant, false, &bytes) && t->ask_ns <= mm->now_ns) {
+		pack_tenant(mm, tenant);
+		if (over(mm, tenant, false, &bytes))
+			ask(mm, tenant, bytes);
+		else
+			t->ask_ns = mm->now_ns + rest_ns(mm);
+	}
+	look_again(mm, t->ask_ns);
+}
+
+/* ---- when ---------------------------------------------------------------------------------- */
+
+void shrink_charged(struct mm *mm, uint32_t tenant, uint32_t d)
+{
+	if (tenant && usage(mm, tenant, d) > tenant_at(mm, tenant)->limit[d].high_bytes)
+		mm->shrink.kick = true;
+	if (free_soon(mm, d) < mm->cfg.device[d].wmark_low_bytes)
+		mm->shrink.kick = true;
+}
+
+void shrink_tick(struct mm *mm, uint32_t *budget)
+{
+	struct shrink *s = &mm->shrink;
+
+	if (!s->kick && s->next_ns > mm->now_ns)
+		return;
+	s->kick = s->hungry = false;
+	s->next_ns = UINT64_MAX;
+	for (uint32_t t = pool_next(mm, &mm->tenants, 0); t; t = pool_next(mm, &mm->tenants, t))
+		shrink_tenant(mm, t, budget);
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		fill(mm, d, budget);
+}
+
+uint64_t shrink_next_deadline(const struct mm *mm)
+{
+	return mm->shrink.kick ? mm->now_ns : mm->shrink.next_ns;
+}

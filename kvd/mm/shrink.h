@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shrink - reclaim in the background: devices up to their watermarks, tenants down to their limits
+ *
+ * Model:      A device with less than low free gives extents back until high is free: the cheapest
+ *             cached-only ones, of whom protection allows; when there are none, half-empty ones
+ *             are packed (compact.h).
+ *             A tenant above high or max, each step only if the ones before are not enough:
+ *               1. its cached-only extents, cheapest first, none that parked sequences need
+ *               2. its engines are asked (pressure, answer_ns to answer), its slabs packed
+ *               3. past that, above max: parked sequences
+ *               4. what stays is debt: counted as oom, asked for again ever more rarely; with
+ *                  MM_OOM_KILL the engine that holds most is fenced and killed, then 2 again
+ *             Protection: nobody is taken below min; below low only when nobody above has anything.
+ *             A victim is drained (DRAIN_EVICT): the work is done in compact.c's steps.
+ * Invariants: draining[] of devices and tenants is what draining extents will give back; reclaim
+ *             counts it as given.
+ * Cost:       a step O(extents) to find a victim, mostly O(1); nothing while all is within bounds.
+ * See:        reclaim.h (room for one allocation), docs/knobs.md, tests/unit/mm/reclaim_test.c
+ */
+#ifndef MM_SHRINK_H
+#define MM_SHRINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "mm.h"
+
+struct extent;
+
+struct shrink {
+	bool kick;		/* something changed: look */
+	bool hungry;		/* somebody is short: whatever can be taken is of interest */
+	uint32_t filling;	/* devices on their way up to high */
+	uint64_t next_ns;	/* when to look again anyway */
+};
+
+void shrink_charged(struct mm *, uint32_t tenant, uint32_t device);	/* or less is free */
+bool shrink_parked(const struct mm *, const struct extent *);	/* parked sequences need it */
+/* May an extent be taken from its tenant by others: without going below min, below low. */
+bool shrink_may_take(const struct mm *, const struct extent *, bool below_low);
+void shrink_tick(struct mm *, uint32_t *budget);
+uint64_t shrink_next_deadline(const struct mm *);
+
+#endif

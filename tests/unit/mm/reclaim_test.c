@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Limits and watermarks at work: what is taken from whom, in which order, and what stays. */
+#include "mmt.h"
+
+#define ANSWER	1000000ull
+#define PAGES	8u		/* an extent */
+#define X	MMT_EXTENT
+
+static struct mmt t;
+static uint32_t e1, m1, c1, e2, m2, c2;
+
+/* Two tenants with an engine and a cache each, a pool of so many extents. */
+static void start(uint32_t extents, uint32_t low, uint32_t high)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+
+	cfg.answer_ns = ANSWER;
+	cfg.device[0].pool_bytes = extents * X;
+	cfg.device[0].wmark_low_bytes = low * X;
+	cfg.device[0].wmark_high_bytes = high * X;
+	mmt_init(&t, &cfg);
+	assert_int_equal(mmt_attach(&t, 1, &e1, &m1), 0);
+	assert_int_equal(mmt_attach(&t, 2, &e2, &m2), 0);
+	assert_int_equal(mmt_open(&t, e1, &d, &c1), 0);
+	assert_int_equal(mmt_open(&t, e2, &d, &c2), 0);
+}
+
+static void settle(void)
+{
+	for (uint32_t i = 0; i < 1000 && mm_next_deadline(t.mm) <= t.now; i++) {
+		mmt_tick(&t, t.now);
+		mmt_run(&t);
+	}
+	assert_true(mm_next_deadline(t.mm) > t.now);
+}
+
+static void pass(uint64_t ns)
+{
+	mmt_tick(&t, t.now + ns);
+	mmt_run(&t);
+	settle();
+}
+
+/* Limits of a tenant in extents; UINT32_MAX is none. */
+static void limit(uint32_t tenant, uint32_t min, uint32_t low, uint32_t high, uint32_t max,
+		  uint32_t oom_action)
+{
+	struct mm_limits l = { min * X, low * X, high == UINT32_MAX ? MM_NO_LIMIT : high * X,
+			       max == UINT32_MAX ? MM_NO_LIMIT : max * X };
+
+	assert_int_equal(mmt_limits(&t, tenant, MM_ALL_DEVICES, l, oom_action), 0);
+}
+
+static uint64_t charge(uint32_t tenant)
+{
+	struct mm_tenant_info info;
+
+	assert_int_equal(mm_tenant_info(t.mm, tenant, &info), 0);
+	return (info.device[0].charge_bytes - info.device[0].leaving_bytes) / X;
+}
+
+static uint64_t event(uint32_t tenant, enum mm_memcg_event which)
+{
+	struct mm_tenant_info info;
+
+	assert_int_equal(mm_tenant_info(t.mm, tenant, &info), 0);
+	return info.events[which];
+}
+
+/* One extent of cached pages, of nobody any more, with tokens from on. */
+static void cached(uint32_t e, uint32_t c, uint32_t from)
+{
+	assert_int_equal(mmt_unlease(&t, e, mmt_chain(&t, e, c, from, PAGES)), 0);
+}
+
+static uint32_t found(uint32_t e, uint32_t c, uint32_t from)
+{
+	uint32_t nr;
+
+	assert_int_equal(mmt_lookup(&t, e, c, 0, mmt_tokens(from), PAGES * MMT_PT), 0);
+	nr = t.rp.nr_pages;
+	if (nr)
+		assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
+	return nr;
+}
+
+static const struct mm_event *pressure(uint32_t member)
+{
+	mmt_simple(&t, MM_EVENTS, 0, member);
+	for (uint32_t i = 0; i < t.rp.nr_events; i++)
+		if (t.events[i].kind == MM_EVENT_PRESSURE)
+			return &t.events[i];
+	return NULL;
+}
+
+/* ---- max lowered while running ------------------------------------------------------------- */
+
+static void lowered_max_takes_cached_pages_first(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	for (uint32_t i = 0; i < 4; i++)
+		cached(e1, c1, i * 200);
+	cached(e2, c2, 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+	settle();
+	assert_int_equal(charge(1), 2);
+	assert_int_equal(charge(2), 1);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_limit, 2);
+	assert_null(pressure(m1));
+	/* The coldest went. */
+	assert_int_equal(found(e1, c1, 0), 0);
+	assert_int_equal(found(e1, c1, 200), 0);
+	assert_int_equal(found(e1, c1, 400), PAGES);
+	assert_int_equal(found(e1, c1, 600), PAGES);
+	mmt_fini(&t);
+}
+
+static void lowered_max_asks_the_engine_for_what_it_holds(void **state)
+{
+	const struct mm_event *ev;
+	uint64_t ids[32];
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 32, ids), 0);
+	cached(e1, c1, 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+	settle();
+	assert_int_equal(charge(1), 4);
+	ev = pressure(m1);
+	assert_non_null(ev);
+	assert_int_equal(ev->bytes, 2 * X);
+	assert_int_equal(ev->deadline_ns, t.now + ANSWER);
+	assert_null(pressure(m2));
+	assert_int_equal(mmt_free(&t, e1, ids, 16), 0);
+	settle();
+	assert_int_equal(charge(1), 2);
+	pass(10 * ANSWER);
+	assert_null(pressure(m1));
+	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
+	mmt_fini(&t);
+}
+
+static void lowered_max_packs_half_empty_extents(void **state)
+{
+	uint64_t ids[32], moved;
+	uint32_t ext = 0;
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 32, ids), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(mmt_free(&t, e1, ids + i * PAGES + 4, 4), 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+	settle();
+	assert_int_equal(mm_vmstat(t.mm)->vacates, 2);
+	for (uint32_t left = 2; left; left--) {
+		mmt_simple(&t, MM_EVENTS, 0, m1);
+		for (uint32_t i = 0; i < t.rp.nr_events; i++)
+			ext = t.events[i].kind == MM_EVENT_VACATE ? t.events[i].extent : ext;
+		for (uint32_t i = 0; i < 32; i++) {
+			if (i % PAGES >= 4 || mm_page_extent(ids[i]) != ext)
+				continue;
+			assert_int_equal(mmt_alloc(&t, e1, c1, 0, 1, &moved), 0);
+			assert_int_equal(mmt_free(&t, e1, &ids[i], 1), 0);
+			ids[i] = moved;
+		}
+	}
+	settle();
+	assert_int_equal(charge(1), 2);
+	assert_int_equal(mm_vmstat(t.mm)->vacate_fail, 0);
+	mmt_fini(&t);
+}
+
+static void parked_sequences_go_last(void **state)
+{
+	uint32_t lease, park;
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, PAGES, NULL), 0);
+	lease = mmt_chain(&t, e1, c1, 0, PAGES);
+	assert_int_equal(mmt_park(&t, MM_PARK, e1, lease, 0, 0), 0);
+	park = t.rp.park;
+	cached(e1, c1, 200);	/* hotter than what is parked */
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	settle();
+	assert_int_equal(found(e1, c1, 200), 0);
+	assert_int_equal(found(e1, c1, 0), PAGES);
+	assert_non_null(pressure(m1));
+	pass(ANSWER - 1);
+	assert_int_equal(charge(1), 2);
+	pass(1);
+	assert_int_equal(charge(1), 1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
+	assert_int_equal(mmt_park(&t, MM_RESUME, e1, 0, park, 0), 0);
+	assert_int_equal(t.rp.nr_pages, 0);
+	mmt_fini(&t);
+}
+
+static void above_high_parked_sequences_stay(void **state)
+{
+	uint32_t lease;
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, PAGES, NULL), 0);
+	lease = mmt_chain(&t, e1, c1, 0, PAGES);
+	assert_int_equal(mmt_park(&t, MM_PARK, e1, lease, 0, 0), 0);
+	cached(e1, c1, 200);
+	limit(1, 0, 0, 1, 8, MM_OOM_KILL);
+	settle();
+	assert_int_equal(charge(1), 2);
+	assert_non_null(pressure(m1));
+	for (uint32_t i = 0; i < 8; i++)
+		pass(200 * ANSWER);
+	assert_int_equal(charge(1), 2);
+	assert_int_equal(mm_vmstat(t.mm)->oom_kills, 0);
+	mmt_fini(&t);
+}
+
+static void unparked_pages_are_like_others(void **state)
+{
+	uint32_t a, b;
+
+	(void)state;
+	start(16, 0, 0);
+	a = mmt_chain(&t, e1, c1, 0, PAGES);
+	assert_int_equal(mmt_lease(&t, MM_LEASE_DUP, e1, 0, a, 4), 0);
+	b = t.rp.lease;
+	assert_int_equal(mmt_park(&t, MM_PARK, e1, a, 0, 0), 0);
+	a = t.rp.park;
+	assert_int_equal(mmt_park(&t, MM_PARK, e1, b, 0, 0), 0);
+	b = t.rp.park;
+	cached(e1, c1, 200);
+	assert_int_equal(mmt_park(&t, MM_UNPARK, e1, 0, a, 0), 0);
+	assert_int_equal(mmt_park(&t, MM_UNPARK, e1, 0, b, 0), 0);
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	settle();
+	assert_int_equal(found(e1, c1, 0), 0);
+	assert_int_equal(found(e1, c1, 200), PAGES);
+	mmt_fini(&t);
+}
+
+static void what_stays_is_charged_and_counted(void **state)
+{
+	uint64_t ids[32];
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 32, ids), 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+	settle();
+	for (uint32_t i = 0; i < 20; i++)
+		pass(100 * ANSWER);
+	assert_int_equal(charge(1), 4);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);	/* once, however long it lasts */
+	assert_int_equal(mm_vmstat(t.mm)->oom_kills, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 1, NULL), -EDQUOT);
+	/* Raised again, all is well, and it grows. */
+	limit(1, 0, 0, 8, 8, MM_OOM_NONE);
+	settle();
+	assert_true(mm_next_deadline(t.mm) == UINT64_MAX);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 32, NULL), 0);
+	assert_int_equal(charge(1), 8);
+	mmt_fini(&t);
+}
+
+static void raised_max_wakes_who_waits(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, PAGES, NULL), 0);
+	assert_int_equal(mmt_attach(&t, 1, &e2, &m2), 0);
+	{
+		struct mm_cache_desc d = mmt_desc(1);
+
+		assert_int_equal(mmt_open(&t, e2, &d, &c2), 0);
+	}
+	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + 1000 * ANSWER), MMT_LATER);
+	limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+	assert_int_equal(t.nr_late, 1);
+	assert_int_equal(t.late.result, 0);
+	assert_int_equal(charge(1), 2);
+	mmt_fini(&t);
+}
+
+/* ---- killing ------------------------------------------------------------------------------- */
+
+static void worst_debtor_is_killed_one_at_a_time(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e3, m3, c3;
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_attach(&t, 1, &e3, &m3), 0);
+	assert_int_equal(mmt_open(&t, e3, &d, &c3), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3 * PAGES, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e3, c3, 0, 4 * PAGES, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 6 * PAGES, NULL), 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_KILL);
+	settle();
+	pass(ANSWER - 1);
+	assert_int_equal(t.nr_kill, 0);
+	pass(1);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(t.killed, e3);
+	/* While it is dying nobody else is. */
+	pass(ANSWER);
+	pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m3), 0);
+	settle();
+	assert_int_equal(charge(1), 3);
+	/* Still above, the next one has another chance to answer. */
+	for (uint32_t i = 0; i < 200 && t.nr_kill == 1; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);
+	assert_int_equal(t.killed, e1);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m1), 0);
+	settle();
+	assert_int_equal(charge(1), 0);
+	assert_int_equal(mm_vmstat(t.mm)->oom_kills, 2);
+	assert_int_equal(charge(2), 6);
+	mmt_fini(&t);
+}
+
+static void who_answers_in_time_is_not_killed(void **state)
+{
+	uint64_t ids[32];
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 32, ids), 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_KILL);
+	settle();
+	pass(ANSWER / 2);
+	assert_int_equal(mmt_free(&t, e1, ids, 16), 0);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.nr_kill, 0);
+	/* A second time the engine has its time again. */
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER - 1);
+	assert_int_equal(t.nr_kill, 0);
+	pass(1);
+	assert_int_equal(t.nr_kill, 1);
+	mmt_fini(&t);
+}
+
+/* ---- watermarks ---------------------------------------------------------------------------- */
+
+static void below_low_extents_are_given_back_up_to_high(void **state)
+{
+	(void)state;
+	start(8, 2, 4);
+	for (uint32_t i = 0; i < 6; i++)
+		cached(e1, c1, i * 200);
+	settle();
+	assert_int_equal(charge(1), 6);		/* 2 free: not below low */
+	cached(e1, c1, 1200);
+	settle();
+	assert_int_equal(charge(1), 4);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_background, 3);
+	assert_int_equal(found(e1, c1, 400), 0);
+	assert_int_equal(found(e1, c1, 600), PAGES);
+	assert_true(mm_next_deadline(t.mm) == UINT64_MAX);
+	mmt_fini(&t);
+}
+
+static void content_used_while_it_is_taken_stays(void **state)
+{
+	uint32_t budget = 1;
+
+	(void)state;
+	start(4, 1, 1);
+	for (uint32_t i = 0; i < 4; i++)
+		cached(e1, c1, i * 200);
+	t.now++;
+	mm_tick(t.mm, t.now, budget);		/* picks the first, but takes none of it yet */
+	mm_check(t.mm);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_background, 1);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 0);
+	assert_int_equal(mmt_lookup(&t, e1, c1, 0, mmt_tokens(0), PAGES * MMT_PT), 0);
+	assert_int_equal(t.rp.nr_pages, PAGES);
+	settle();
+	assert_int_equal(found(e1, c1, 0), PAGES);
+	assert_int_equal(found(e1, c1, 200), 0);
+	mmt_fini(&t);
+}
+
+static void background_steps_keep_to_the_budget(void **state)
+{
+	(void)state;
+	start(8, 3, 4);
+	for (uint32_t i = 0; i < 6; i++)
+		cached(e1, c1, i * 200);
+	for (uint32_t i = 0; i < 200 && mm_next_deadline(t.mm) <= t.now; i++) {
+		uint64_t before = mm_vmstat(t.mm)->pages_evict;
+
+		mm_tick(t.mm, t.now, 4);
+		mm_check(t.mm);
+		assert_true(mm_vmstat(t.mm)->pages_evict - before <= 4);
+		mmt_run(&t);
+	}
+	assert_int_equal(charge(1), 4);
+	mmt_fini(&t);
+}
+
+static void half_empty_extents_are_packed_when_nothing_cheaper_is_left(void **state)
+{
+	uint32_t leases[4];
+	uint64_t ids[4 * PAGES];
+
+	(void)state;
+	start(4, 1, 1);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 4 * PAGES, ids), 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		uint64_t *x = ids + i * PAGES;
+
+		assert_int_equal(mmt_commit(&t, e1, c1, 0, mmt_tokens(i * 200), 2 * MMT_PT, x), 0);
+		leases[i] = t.rp.lease;
+		assert_int_equal(mmt_free(&t, e1, x + 3, PAGES - 3), 0);	/* and one is held */
+	}
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(mmt_unlease(&t, e1, leases[i]), 0);
+	settle();
+	assert_true(mm_vmstat(t.mm)->vacates >= 1);
+	assert_true(mm_vmstat(t.mm)->pages_move >= 2);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 0);
+	mmt_fini(&t);
+}
+
+/* ---- protection ---------------------------------------------------------------------------- */
+
+static void tenant_below_low_is_spared_while_another_has_something(void **state)
+{
+	(void)state;
+	start(8, 2, 3);
+	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
+	for (uint32_t i = 0; i < 3; i++)
+		cached(e1, c1, i * 200);	/* the coldest, but protected */
+	for (uint32_t i = 0; i < 4; i++)
+		cached(e2, c2, i * 200);
+	settle();
+	assert_int_equal(charge(1), 3);
+	assert_int_equal(charge(2), 2);
+	assert_int_equal(event(1, MM_MEMCG_LOW), 0);
+	/* Alone it is not spared, and that counts. */
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 4 * PAGES, NULL), 0);
+	settle();
+	assert_int_equal(charge(1), 1);
+	assert_int_equal(event(1, MM_MEMCG_LOW), 2);
+	mmt_fini(&t);
+}
+
+static void nothing_is_taken_below_min(void **state)
+{
+	(void)state;
+	start(8, 0, 0);
+	limit(1, 2, 2, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
+	for (uint32_t i = 0; i < 3; i++)
+		cached(e1, c1, i * 200);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 5 * PAGES, NULL), 0);
+	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + ANSWER), 0);
+	assert_int_equal(charge(1), 2);
+	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + ANSWER), MMT_LATER);
+	pass(ANSWER);
+	assert_int_equal(t.late.result, -ENOMEM);
+	assert_int_equal(charge(1), 2);
+	/* Its own are its own to take. */
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 2 * PAGES, t.now + ANSWER), 0);
+	mmt_fini(&t);
+}
+
+static void direct_reclaim_prefers_who_is_above_low(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e3, m3, c3;
+
+	(void)state;
+	start(4, 0, 0);
+	limit(1, 0, 2, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
+	cached(e1, c1, 0);
+	cached(e1, c1, 200);
+	cached(e2, c2, 0);
+	cached(e2, c2, 200);
+	assert_int_equal(mmt_attach(&t, 3, &e3, &m3), 0);
+	assert_int_equal(mmt_open(&t, e3, &d, &c3), 0);
+	assert_int_equal(mmt_alloc_until(&t, e3, c3, 0, 2 * PAGES, t.now + ANSWER), 0);
+	assert_int_equal(charge(1), 2);
+	assert_int_equal(charge(2), 0);
+	assert_int_equal(mmt_alloc_until(&t, e3, c3, 0, PAGES, t.now + ANSWER), 0);
+	assert_int_equal(charge(1), 1);
+	assert_int_equal(event(1, MM_MEMCG_LOW), 1);
+	mmt_fini(&t);
+}
+
+/* At its max a tenant takes from itself, and asks its own engines only. */
+static void max_is_met_with_what_the_tenant_has(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(2);
+	uint32_t other;
+
+	(void)state;
+	start(16, 0, 0);
+	cached(e1, c1, 0);
+	cached(e2, c2, 0);
+	limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_NONE);
+	assert_int_equal(mmt_open(&t, e1, &d, &other), 0);
+	assert_int_equal(mmt_alloc(&t, e1, other, 0, 1, NULL), -EDQUOT);
+	assert_int_equal(mmt_alloc(&t, e1, other, 0, 1, NULL), 0);
+	assert_int_equal(charge(2), 1);
+	t.nr_notify = 0;
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 1, t.now + ANSWER), -EDQUOT);
+	assert_null(pressure(m2));
+	mmt_fini(&t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(lowered_max_takes_cached_pages_first),
+		cmocka_unit_test(lowered_max_asks_the_engine_for_what_it_holds),
+		cmocka_unit_test(lowered_max_packs_half_empty_extents),
+		cmocka_unit_test(parked_sequences_go_last),
+		cmocka_unit_test(above_high_parked_sequences_stay),
+		cmocka_unit_test(unparked_pages_are_like_others),
+		cmocka_unit_test(what_stays_is_charged_and_counted),
+		cmocka_unit_test(raised_max_wakes_who_waits),
+		cmocka_unit_test(worst_debtor_is_killed_one_at_a_time),
+		cmocka_unit_test(who_answers_in_time_is_not_killed),
+		cmocka_unit_test(below_low_extents_are_given_back_up_to_high),
+		cmocka_unit_test(content_used_while_it_is_taken_stays),
+		cmocka_unit_test(background_steps_keep_to_the_budget),
+		cmocka_unit_test(half_empty_extents_are_packed_when_nothing_cheaper_is_left),
+		cmocka_unit_test(tenant_below_low_is_spared_while_another_has_something),
+		cmocka_unit_test(nothing_is_taken_below_min),
+		cmocka_unit_test(direct_reclaim_prefers_who_is_above_low),
+		cmocka_unit_test(max_is_met_with_what_the_tenant_has),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
