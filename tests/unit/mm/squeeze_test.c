@@ -107,9 +107,10 @@ static uint64_t prefix_hash(const uint32_t *tokens, uint32_t nr_pages, uint32_t 
 /* The node of exactly these tokens below parent, by looking at every node there is. */
 static uint32_t scan(uint32_t cache, uint32_t parent, const uint32_t *tokens)
 {
+	const struct pool *nodes = &t.mm->nodes;
 	uint32_t found = NIL;
 
-	for (uint32_t n = pool_next(t.mm, &t.mm->nodes, 0); n; n = pool_next(t.mm, &t.mm->nodes, n)) {
+	for (uint32_t n = pool_next(t.mm, nodes, 0); n; n = pool_next(t.mm, nodes, n)) {
 		const struct node *no = node_at(t.mm, n);
 
 		if (no->cache != cache || no->parent != parent || no->nr_tokens != PT || no->key ||
