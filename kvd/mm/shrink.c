@@ -187,12 +187,12 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 	while (mm->shrink.filling & bit) {
 		if (free_soon(mm, d) >= cfg->wmark_high_bytes) {
 			mm->shrink.filling &= ~bit;
-		} else if (!*budget) {
-			mm->shrink.kick = true;
-			return;
 		} else if (!take_any(mm, d, budget)) {
 			compact_fill(mm, bit);
 			look_again(mm, mm->now_ns + rest_ns(mm));
+			return;
+		} else if (!*budget) {	/* only after something was found, lest looking never ends */
+			mm->shrink.kick = true;
 			return;
 		}
 	}
@@ -231,13 +231,13 @@ static bool take_cached(struct mm *mm, uint32_t tenant, bool parked, uint32_t *b
 	uint64_t bytes;
 
 	while ((sc.devices = over(mm, tenant, parked, &bytes))) {
+		if (!take_one(mm, &sc, DRAIN_EVICT | DRAIN_STICKY, budget))
+			return false;
+		mm->vmstat.reclaim_limit++;
 		if (!*budget) {
 			mm->shrink.kick = true;
 			return false;
 		}
-		if (!take_one(mm, &sc, DRAIN_EVICT | DRAIN_STICKY, budget))
-			return false;
-		mm->vmstat.reclaim_limit++;
 	}
 	return true;
 }

@@ -131,6 +131,18 @@ static uint32_t take_move(struct sim *s, const struct mm_effect *e)
 	return x->frame[e->slot].page;
 }
 
+static void take_kill(struct sim *s, const struct mm_effect *e)
+{
+	struct engine *g = model_engine(s, e->engine);
+
+	if (!g)
+		return; /* it died of itself meanwhile */
+	SIM_CHECK(s, g->fenced && !g->killed, "engine %u is to be killed, it is %s", g->id,
+		  g->killed ? "already" : "not fenced");
+	g->killed = true;
+	g->dies_step = s->step + rng_below(s, s->world.max_delay_steps + 1);
+}
+
 static void take_effect(struct sim *s, const struct mm_effect *e)
 {
 	uint32_t page = 0;
@@ -151,6 +163,9 @@ static void take_effect(struct sim *s, const struct mm_effect *e)
 		for (uint32_t i = 0; i < s->nr_members; i++)
 			if (s->member[i].id == e->member && s->member[i].alive)
 				s->member[i].notified = true;
+		return;
+	case MM_EFFECT_KILL:
+		take_kill(s, e);
 		return;
 	case MM_EFFECT_MOVE:
 		page = take_move(s, e);
@@ -218,8 +233,8 @@ static void finish(struct sim *s, const struct mm_effect *e, int result)
 		s->sum.failed_destroys += result != 0;
 		break;
 	case MM_EFFECT_MOVE:
-		if (!result)
-			memory_move(s, e);
+		memory_move(s, e, result);
+		s->sum.failed_moves += result != 0;
 		return;
 	default:
 		s->sum.failed_scrubs += result != 0;
@@ -239,8 +254,8 @@ static int draw_result(struct sim *s, enum mm_effect_kind kind)
 	static const int error[] = {-ENOMEM, -EIO, -ENODEV, -1};
 	uint32_t permille = kind == MM_EFFECT_CREATE  ? s->world.fail_create_permille
 			    : kind == MM_EFFECT_DESTROY ? s->world.fail_destroy_permille
-				    : kind == MM_EFFECT_MOVE	? s->world.fail_move_permille
-						: s->world.fail_scrub_permille;
+			    : kind == MM_EFFECT_MOVE	? s->world.fail_move_permille
+							: s->world.fail_scrub_permille;
 
 	if (s->stopping || !rng_permille(s, permille))
 		return 0;

@@ -8,28 +8,36 @@
 #define SETTLE_LEAST  8
 #define NEWCOMER_TRIES 8
 
-static bool somebody_waits(const struct sim *s)
+/* What is not over yet, or NULL. */
+static const char *waiting(struct sim *s)
 {
-	if (s->nr_todo || s->nr_doomed)
-		return true;
-	for (uint32_t i = 0; i < SIM_CALLS; i++)
-		if (s->call[i].used && !s->engine[s->call[i].engine].fenced)
-			return true;
-	return false;
+	static char what[80];
+
+	if (s->nr_todo)
+		return "an effect";
+	if (s->nr_doomed)
+		return "a failed destruction";
+	for (uint32_t i = 0; i < SIM_CALLS; i++) {
+		const struct call *c = &s->call[i];
+
+		if (!c->used || s->engine[c->engine].fenced)
+			continue;
+		snprintf(what, sizeof(what), "request %llu of kind %d",
+			 (unsigned long long)c->req.cookie, c->req.op);
+		return what;
+	}
+	return NULL;
 }
 
 /* Devices answer, members do what they are asked to, time goes by: every wait must end. */
 void end_settle(struct sim *s)
 {
-	for (uint32_t i = 0; i < SETTLE_LEAST || somebody_waits(s); i++) {
-		uint64_t next;
-
-		SIM_CHECK(s, i < SETTLE_ROUNDS, "faults have stopped but something still waits");
+	for (uint32_t i = 0; i < SETTLE_LEAST || waiting(s); i++) {
+		SIM_CHECK(s, i < SETTLE_ROUNDS, "faults have stopped but still %s waits", waiting(s));
 		effects_run(s, true);
-		s->now_ns += 100 * 1000 * 1000;
-		next = mm_next_deadline(s->mm);
-		if (i > SETTLE_LEAST && next != UINT64_MAX && next > s->now_ns)
-			s->now_ns = next;
+		gen_deaths(s, true);
+		/* In the end all deadlines have passed. */
+		s->now_ns += i < SETTLE_ROUNDS / 2 ? 100 * 1000 * 1000 : MM_MAX_WAIT_NS / 50;
 		call_tick(s, 64);
 		for (uint32_t l = 0; l < s->nr_live; l++) {
 			struct engine *e = &s->engine[s->live[l]];
@@ -73,13 +81,15 @@ static uint32_t most_extents(struct sim *s, const struct cache *k, uint32_t grou
 
 	most = most < s->cfg.max_extents ? most : s->cfg.max_extents;
 	for (uint32_t d = 0; d < s->cfg.nr_devices; d++) {
-		uint64_t bytes = 0;
+		uint64_t bytes = 0, pool;
 
 		for (uint32_t i = 0; i < k->desc.nr_shards; i++)
 			if (k->desc.shard[i].device == d)
 				bytes += k->geom[group].extent_bytes[i];
-		if (bytes && s->cfg.device[d].pool_bytes / bytes < most)
-			most = (uint32_t)(s->cfg.device[d].pool_bytes / bytes);
+		/* The last ones are for those below their min. */
+		pool = s->cfg.device[d].pool_bytes - s->cfg.device[d].wmark_min_bytes;
+		if (bytes && pool / bytes < most)
+			most = (uint32_t)(pool / bytes);
 	}
 	return most;
 }

@@ -32,15 +32,20 @@ void memory_scrub(struct sim *s, const struct mm_effect *e)
 		h->mem[e->slot + i] = (struct cell){0, 0};
 }
 
-void memory_move(struct sim *s, const struct mm_effect *e)
+/* One that failed has left something, but not the page. */
+void memory_move(struct sim *s, const struct mm_effect *e, int result)
 {
-	struct shard *h = &s->extent[e->extent].shard[e->shard];
+	struct shard *from = &s->extent[e->extent].shard[e->shard];
 	struct shard *to = &s->extent[e->to_extent].shard[e->shard];
 
-	SIM_CHECK(s, e->slot < h->nr_mem && e->to_slot < to->nr_mem,
-		  "move of extent %u slot %u to %u slot %u", e->extent, e->slot, e->to_extent,
-		  e->to_slot);
-	to->mem[e->to_slot] = h->mem[e->slot];
+	SIM_CHECK(s, from->mem && to->mem && e->slot < from->nr_mem && e->to_slot < to->nr_mem,
+		  "move of extent %u slot %u to extent %u slot %u", e->extent, e->slot,
+		  e->to_extent, e->to_slot);
+	to->mem[e->to_slot] = from->mem[e->slot];
+	if (result)
+		to->mem[e->to_slot].what = rng_next(s);
+	else if (canary_lose(s, CANARY_BAD_COPY))
+		to->mem[e->to_slot].what++;
 }
 
 static struct cell *cell(struct sim *s, const struct page *p, uint32_t shard)
