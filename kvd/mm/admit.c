@@ -51,12 +51,13 @@ static void set_slab(struct mm *mm, uint32_t bind, uint32_t group, uint32_t prom
 /* They need not wait for who is before them, so they are woken by themselves. */
 void admit_wake(struct mm *mm, uint32_t device)
 {
-	if (!mm->device[device].promised_bytes || !mm->waiting.head)
-		return;
-	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b))
-		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-			if (unmet(mm, b, g, device))
-				pending_wake(mm, b, g);
+	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next) {
+		const struct pending *pe = pending_at(mm, p);
+
+		if (cache_at(mm, bind_at(mm, pe->bind)->cache)->need[pe->group][device] &&
+		    admit_entitled(mm, pe->bind, pe->group, device))
+			pending_wake(mm, pe->bind, pe->group);
+	}
 }
 
 void admit_count(struct mm *mm, uint32_t bind, uint32_t group, bool joins)
