@@ -117,6 +117,7 @@ static int create_exec(struct server *s, char *err, size_t err_len)
 		bytes[d] = s->control.device[d].bytes;
 	exec_default_config(&s->mm, n, bytes, s->control.extent_bytes);
 	size_tables(&s->mm, (uint32_t)s->control.max_sessions);
+	s->mm.policy = (uint32_t)s->control.policy;
 	if (s->control.batch_pages)
 		s->mm.batch_pages = (uint32_t)s->control.batch_pages;
 	for (uint32_t d = 0; d < n; d++) {

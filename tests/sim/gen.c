@@ -6,7 +6,8 @@
 const char *const sim_op_name[SIM_NR_OPS] = {
 	"attach", "member",    "fence",	  "gone",   "open", "close",   "import",   "unimport",
 	"alloc",  "free",      "lookup",  "commit", "dup",  "unlease", "park",	   "resume",
-	"unpark", "drop_head", "reserve", "events", "ack",  "stat",    "complete", "garbage",
+	"unpark", "drop_head", "hint",	  "reserve", "events", "ack",  "stat",	   "complete",
+	"garbage",
 };
 
 static bool hostile(struct sim *s)
@@ -493,7 +494,9 @@ static void spoil_commit(struct sim *s, struct call *c, uint32_t engine)
 		c->pages[i] = c->pages[0];
 		break;
 	case 5:
-		c->req.commit.lease = l ? l->id : 12345;
+		/* not where the chain would outgrow what the model can hold */
+		if (!l || s->node[l->node].depth + c->req.commit.nr_pages <= SIM_DEPTH)
+			c->req.commit.lease = l ? l->id : 12345;
 		break;
 	default:
 		c->pages[i] = 0;
@@ -691,6 +694,28 @@ static void gen_drop_head(struct sim *s)
 	call_submit(s, c);
 }
 
+/* Advice only: no page, pin or answer of the model depends on it. */
+static void gen_hint(struct sim *s)
+{
+	uint32_t e = pick_engine(s), depth;
+	struct lease *l = e ? pick_lease(s, e) : NULL;
+	struct mm_hint *h;
+	struct call *c;
+
+	if (!l)
+		return;
+	c = call_for(s, MM_HINT, e);
+	h = &c->req.hint.hint;
+	depth = s->node[l->node].depth;
+	c->req.hint.lease = hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
+	h->from_page = hostile(s) ? (uint32_t)rng_next(s) : rng_below(s, depth);
+	h->to_page = hostile(s) ? (uint32_t)rng_next(s) : 0;
+	h->priority = hostile(s) ? (uint32_t)rng_next(s) : rng_below(s, 3);
+	h->reuse_ms = rng_percent(s, 60) ? 0 : (uint32_t)rng_next(s) >> rng_below(s, 32);
+	h->ttl_ms = rng_percent(s, 60) ? 0 : (uint32_t)rng_next(s) >> rng_below(s, 32);
+	call_submit(s, c);
+}
+
 /* ---- the rest ----------------------------------------------------------------------------- */
 
 static void gen_reserve(struct sim *s)
@@ -776,6 +801,7 @@ static void (*const gen[SIM_NR_OPS])(struct sim *) = {
 	[SIM_FREE] = gen_free,	     [SIM_LOOKUP] = gen_lookup,	    [SIM_COMMIT] = gen_commit,
 	[SIM_DUP] = gen_dup,	     [SIM_UNLEASE] = gen_unlease,   [SIM_PARK] = gen_park,
 	[SIM_RESUME] = gen_resume,   [SIM_UNPARK] = gen_unpark,	    [SIM_DROP_HEAD] = gen_drop_head,
+	[SIM_HINT] = gen_hint,
 	[SIM_RESERVE] = gen_reserve, [SIM_EVENTS] = gen_events,	    [SIM_ACK] = gen_ack,
 	[SIM_STAT] = gen_stat,	     [SIM_COMPLETE] = gen_complete, [SIM_GARBAGE] = gen_garbage,
 };

@@ -527,6 +527,7 @@ static void (*const ok[MM_NR_OPS])(struct sim *, struct call *, const struct mm_
 	[MM_PRESSURE_ACK] = ok_nothing,
 	[MM_VACATE_ACK] = ok_nothing,
 	[MM_STAT] = ok_nothing,
+	[MM_HINT] = ok_nothing,
 };
 
 void oracle_reply(struct sim *s, const struct mm_reply *r)

@@ -112,6 +112,8 @@ static void draw_config(struct sim *s)
 	c->max_pending = rng_percent(s, 30) ? rng_range(s, 1, 3) : rng_range(s, 8, 64);
 	c->max_tokens = rng_percent(s, 20) ? rng_range(s, 200, 600) : 16384;
 	c->batch_pages = rng_percent(s, 20) ? rng_range(s, 2, 8) : rng_range(s, 12, 32);
+	c->policy = rng_below(s, MM_NR_POLICIES);
+	c->max_shadows = rng_percent(s, 30) ? rng_below(s, 4) : rng_range(s, 16, 2048);
 }
 
 static void draw_weights(struct sim *s)
@@ -121,8 +123,9 @@ static void draw_weights(struct sim *s)
 		[SIM_OPEN] = 8,	  [SIM_CLOSE] = 2,     [SIM_IMPORT] = 20,  [SIM_UNIMPORT] = 6,
 		[SIM_ALLOC] = 80, [SIM_FREE] = 30,     [SIM_LOOKUP] = 80,  [SIM_COMMIT] = 80,
 		[SIM_DUP] = 8,	  [SIM_UNLEASE] = 60,  [SIM_PARK] = 15,	   [SIM_RESUME] = 15,
-		[SIM_UNPARK] = 5, [SIM_DROP_HEAD] = 6, [SIM_RESERVE] = 4,  [SIM_EVENTS] = 12,
-		[SIM_ACK] = 2,	  [SIM_STAT] = 1,      [SIM_COMPLETE] = 1, [SIM_GARBAGE] = 1,
+		[SIM_UNPARK] = 5, [SIM_DROP_HEAD] = 6, [SIM_HINT] = 8,	   [SIM_RESERVE] = 4,
+		[SIM_EVENTS] = 12, [SIM_ACK] = 2,      [SIM_STAT] = 1,	   [SIM_COMPLETE] = 1,
+		[SIM_GARBAGE] = 1,
 	};
 	static const uint32_t factor[] = {1, 2, 4, 4, 4, 8, 16};
 	struct world *w = &s->world;
