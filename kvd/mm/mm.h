@@ -194,12 +194,13 @@ enum mm_memcg_event {
 /* What a reservation is for; each kind is absolute and apart from the others. */
 enum mm_reserve { MM_RESERVE_WEIGHTS, MM_RESERVE_ACTIVATIONS, MM_RESERVE_OTHER, MM_NR_RESERVES };
 
-/* Pages [from, to) of a lease's chain. Advice: it changes what is evicted first, nothing else. */
+/* Pages [from, to) of a lease's chain. Advice: it changes what is evicted first, nothing else, and
+ * holds for whoever uses those pages, until the next hint; reuse_ms until the next use. */
 struct mm_hint {
 	uint32_t from_page, to_page;	/* to_page 0: to the end */
 	uint32_t priority;		/* 0 low, 1 normal, 2 high */
-	uint32_t reuse_ms;		/* expected next use, from now; 0: not known */
-	uint32_t ttl_ms;		/* of no use after; 0: no end */
+	uint32_t reuse_ms;	/* expected next use, from the end of this one; 0: not known */
+	uint32_t ttl_ms;		/* of no use so long after the last use; 0: no end */
 };
 
 #define MM_COMMIT_PARTIAL	1u	/* the last page is partial and its writer gives it up */

@@ -31,7 +31,7 @@ static uint64_t gittins_worth(const struct mm *mm, uint32_t node)
 
 	if (policy_expired(mm, node))
 		return 0;
-	w = worth_of(learnt(mm, n), n->class, ms);
+	w = worth_of(learnt(mm, n), n->class, ms) + 1;	/* more than what has expired */
 	/* An engine that names the time is as good as a hit at that time, until twice the time. */
 	if (n->reuse && ms < 2 * due) {
 		left = ms < due ? due - ms : 0;

@@ -4,7 +4,8 @@
 #include "core.h"
 #include "worth.h"
 
-#define EPOCH_PAGES	2048u	/* then a new epoch begins and counts fade by a 64th */
+#define EPOCH_PAGES	4096u	/* then a new epoch begins and counts fade by a 64th */
+#define TABLE_PAGES	1024u	/* between tables at most */
 #define FIRST_PAGES	64u	/* the first table */
 #define ONE		(1ull << 30)	/* certainty */
 #define WORTH_MAX	(1ull << 58)	/* hints multiply it */
@@ -181,7 +182,7 @@ void worth_enter(struct worth *w, uint32_t class, uint64_t now_ms)
 	if (!--w->due) {
 		make_table(w, now_ms);
 		w->due = w->total / 8 < FIRST_PAGES ? FIRST_PAGES : w->total / 8;
-		w->due = w->due < EPOCH_PAGES ? w->due : EPOCH_PAGES;
+		w->due = w->due < TABLE_PAGES ? w->due : TABLE_PAGES;
 	}
 	if (++w->in_epoch == EPOCH_PAGES) {
 		fade(w);

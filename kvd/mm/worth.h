@@ -13,7 +13,7 @@
  *             under any policy.
  * Invariants: integer; one learner a tenant; bounded.
  * Units:      ms (of 1024 * 1024 ns); counts << 6; worth << 40, hits a ms.
- * Cost:       O(1) an event, O(classes * buckets) every 2048 pages, sooner while young.
+ * Cost:       O(1) an event, O(classes * buckets) every 1024 pages, sooner while young.
  * See:        docs/decisions/0002-eviction.md, tests/unit/mm/worth_test.c
  */
 #ifndef MM_WORTH_H

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mm/mm.h"
+
 #define KIB	(1ull << 10)
 #define MIB	(1ull << 20)
 #define CONTROL_MIN_EXTENT	(2ull << 20)	/* exec's extent_align */
@@ -36,6 +38,10 @@ const struct control_knob control_knobs[] = {
 	 "submission and completion ring of a session, each; requests it may have in flight"},
 	{"batch_pages", CONTROL_NUMBER, at(batch_pages), 0, 0, 1 << 20, "pages",
 	 "most pages one request may name or be granted; 0: as the pool's tables are sized"},
+	{"policy", CONTROL_CHOICE, at(policy), MM_POLICY_GITTINS, MM_POLICY_LRU, MM_POLICY_GITTINS,
+	 "lru gittins",
+	 "which cached pages go first: lru, those used longest ago; gittins, those whose keeping "
+	 "is worth least by the reuse seen so far"},
 	{"max_sessions", CONTROL_NUMBER, at(max_sessions), 256, 1, 1024, "sessions",
 	 "processes connected or not yet gone, of all users"},
 	{"max_sessions_per_uid", CONTROL_NUMBER, at(max_sessions_per_uid), 128, 1, 1024, "sessions",
@@ -174,6 +180,31 @@ static int set_number(struct control *c, const struct control_knob *k, const cha
 	return 0;
 }
 
+/* The n-th word of a list, and its length. */
+static const char *word(const char *list, uint64_t n, size_t *len)
+{
+	for (; n; n--)
+		list += strcspn(list, " ") + 1;
+	*len = strcspn(list, " ");
+	return list;
+}
+
+static int set_choice(struct control *c, const struct control_knob *k, const char *value, char *err,
+		      size_t err_len)
+{
+	for (uint64_t n = 0; n <= k->max; n++) {
+		size_t len;
+		const char *w = word(k->unit, n, &len);
+
+		if (strlen(value) == len && !strncmp(value, w, len)) {
+			*(uint64_t *)field(c, k) = n;
+			return 0;
+		}
+	}
+	say(err, err_len, "%s='%s' is none of: %s", k->name, value, k->unit);
+	return -EINVAL;
+}
+
 static int set_text(struct control *c, const struct control_knob *k, const char *value, char *err,
 		    size_t err_len)
 {
@@ -225,6 +256,8 @@ int control_set(struct control *c, const char *name, const char *value, char *er
 			return set_device(c, k, value, err, err_len);
 		if (k->type == CONTROL_TEXT)
 			return set_text(c, k, value, err, err_len);
+		if (k->type == CONTROL_CHOICE)
+			return set_choice(c, k, value, err, err_len);
 		return set_number(c, k, value, err, err_len);
 	}
 	say(err, err_len, "no knob '%s': kvd --print-knobs lists them", name);
@@ -346,12 +379,18 @@ int control_check(const struct control *c, char *err, size_t err_len)
 static void print_value(FILE *f, const struct control_knob *k, uint64_t v)
 {
 	char buf[24];
+	size_t len;
+	const char *w;
 
-	if (k->type == CONTROL_BYTES || k->type == CONTROL_DEVICE)
+	if (k->type == CONTROL_CHOICE) {
+		w = word(k->unit, v, &len);
+		fprintf(f, " %.*s |", (int)len, w);
+	} else if (k->type == CONTROL_BYTES || k->type == CONTROL_DEVICE) {
 		fprintf(f, " %s |", v ? control_human_bytes(v, buf, sizeof(buf)) : "0");
-	else
+	} else {
 		fprintf(f, k->type == CONTROL_MODE && v ? " 0%llo |" : " %llu |",
 			(unsigned long long)v);
+	}
 }
 
 void control_print(FILE *f)

@@ -35,7 +35,7 @@ struct control {
 	char socket[CONTROL_PATH_BYTES];
 	char group[CONTROL_NAME_BYTES];
 	uint64_t socket_mode, extent_bytes, data_bytes, ring_entries, batch_pages;
-	uint64_t max_sessions, max_sessions_per_uid, max_admin;
+	uint64_t max_sessions, max_sessions_per_uid, max_admin, policy;
 	uint64_t hello_ms, spin_us, check_every, log_level;
 	uint64_t wmark_min, wmark_low, wmark_high, answer_ms, idle_ms;
 	struct tenant_rules tenants;	/* sections [tenant NAME] */
@@ -46,6 +46,7 @@ enum control_type {
 	CONTROL_BYTES,
 	CONTROL_MODE,		/* octal */
 	CONTROL_POWER,		/* a power of two */
+	CONTROL_CHOICE,		/* a word of unit, by its place there; standard, min, max too */
 	CONTROL_TEXT,
 	CONTROL_DEVICE,		/* may be said again: one more device */
 };

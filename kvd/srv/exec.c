@@ -498,4 +498,7 @@ void exec_default_config(struct mm_config *cfg, uint32_t nr_devices, const uint6
 	cfg->max_keys = (uint32_t)clamp_u64(cfg->max_frames / 16, 1u << 14, 1u << 18);
 	cfg->max_pending = 1024;
 	cfg->batch_pages = 1u << 14;
+	cfg->policy = MM_POLICY_GITTINS;
+	/* as many as pages; a small pool turns over faster than its pages come back */
+	cfg->max_shadows = (uint32_t)clamp_u64(cfg->max_frames, 1u << 15, 1u << 28);
 }

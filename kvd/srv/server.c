@@ -133,6 +133,7 @@ static int create_exec(struct server *s, char *err, size_t err_len)
 			(uint32_t)s->control.wmark_high);
 	s->mm.answer_ns = s->control.answer_ms * 1000000;
 	s->mm.idle_ns = s->control.idle_ms * 1000000;
+	s->mm.policy = (uint32_t)s->control.policy;
 	if (s->control.batch_pages)
 		s->mm.batch_pages = (uint32_t)s->control.batch_pages;
 	for (uint32_t d = 0; d < n; d++) {

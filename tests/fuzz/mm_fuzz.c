@@ -103,6 +103,8 @@ static void pick_config(struct fuzz *f)
 
 	c->seed = b;
 	c->nr_devices = 1 + (b & 1);
+	c->policy = b >> 4 & 1;
+	c->max_shadows = (b >> 5) * 7;
 	for (uint32_t d = 0; d < c->nr_devices; d++) {
 		c->device[d].extent_align = 4096;
 		c->device[d].extent_bytes = 4096ull * (1 + (b >> 1 & 3));

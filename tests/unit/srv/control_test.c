@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "mm/mm.h"
 #include "srv/control.h"
 
 static char err[512];
@@ -46,6 +47,23 @@ static void defaults_are_in_range(void **state)
 		for (unsigned int j = 0; j < i; j++)
 			assert_string_not_equal(k->name, control_knobs[j].name);
 	}
+}
+
+static void a_choice_is_a_word_of_its_list(void **state)
+{
+	struct control c;
+
+	(void)state;
+	control_init(&c);
+	assert_int_equal(c.policy, MM_POLICY_GITTINS);
+	assert_int_equal(set(&c, "policy", "lru"), 0);
+	assert_int_equal(c.policy, MM_POLICY_LRU);
+	assert_int_equal(set(&c, "policy", "gittins"), 0);
+	assert_int_equal(c.policy, MM_POLICY_GITTINS);
+	assert_int_equal(set(&c, "policy", "gitt"), -EINVAL);
+	assert_int_equal(set(&c, "policy", "lru gittins"), -EINVAL);
+	assert_int_equal(set(&c, "policy", ""), -EINVAL);
+	assert_int_equal(set(&c, "policy", "1"), -EINVAL);
 }
 
 static void values_are_parsed_and_bounded(void **state)
@@ -210,6 +228,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(defaults_are_in_range),
+		cmocka_unit_test(a_choice_is_a_word_of_its_list),
 		cmocka_unit_test(values_are_parsed_and_bounded),
 		cmocka_unit_test(devices_add_up),
 		cmocka_unit_test(knobs_are_checked_against_each_other),

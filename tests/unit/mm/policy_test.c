@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+/* policy_test - which page goes: leaves first, the learnt worth against lru, hints */
+#include "mmt.h"
+#include "policy.h"
+#include "worth.h"
+
+#define PAGES	64u	/* of the pool */
+#define MS	1000000ull
+
+static struct mmt s;
+static uint32_t e, c;
+
+static void begin(uint32_t policy, uint32_t max_shadows)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+
+	cfg.policy = policy;
+	cfg.max_shadows = max_shadows;
+	cfg.device[0].pool_bytes = PAGES / 8 * MMT_EXTENT;
+	mmt_init(&s, &cfg);
+	assert_int_equal(mmt_attach(&s, 100, &e, NULL), 0);
+	assert_int_equal(mmt_open(&s, e, &d, &c), 0);
+}
+
+/* Page id as 16 tokens, all of them the same. */
+static void fill(uint32_t *tokens, const uint32_t *page, uint32_t nr)
+{
+	for (uint32_t i = 0; i < nr * MMT_PT; i++)
+		tokens[i] = page[i / MMT_PT];
+}
+
+/* One prompt: looked up, completed, given back. Returns the pages hit. */
+static uint32_t prompt(const uint32_t *page, uint32_t nr)
+{
+	uint32_t tokens[32 * MMT_PT], hit, lease;
+	uint64_t ids[32];
+
+	fill(tokens, page, nr);
+	assert_int_equal(mmt_lookup(&s, e, c, 0, tokens, nr * MMT_PT), 0);
+	hit = s.rp.nr_pages;
+	lease = s.rp.lease;
+	if (s.rp.tail_lease)
+		assert_int_equal(mmt_unlease(&s, e, s.rp.tail_lease), 0);
+	if (hit < nr) {
+		assert_int_equal(mmt_alloc(&s, e, c, 0, nr - hit, ids), 0);
+		assert_int_equal(mmt_commit(&s, e, c, lease, tokens + hit * MMT_PT,
+					    (nr - hit) * MMT_PT, ids), 0);
+		lease = s.rp.lease;
+	}
+	assert_int_equal(mmt_unlease(&s, e, lease), 0);
+	return hit;
+}
+
+static uint32_t cached(uint32_t first, uint32_t nr)
+{
+	uint32_t page[32], tokens[32 * MMT_PT], hit;
+
+	for (uint32_t i = 0; i < nr; i++)
+		page[i] = first + i;
+	fill(tokens, page, nr);
+	assert_int_equal(mmt_lookup(&s, e, c, 0, tokens, nr * MMT_PT), 0);
+	hit = s.rp.nr_pages;
+	if (s.rp.tail_lease)
+		assert_int_equal(mmt_unlease(&s, e, s.rp.tail_lease), 0);
+	if (hit)
+		assert_int_equal(mmt_unlease(&s, e, s.rp.lease), 0);
+	return hit;
+}
+
+static void chain(uint32_t first, uint32_t nr)
+{
+	uint32_t page[32];
+
+	for (uint32_t i = 0; i < nr; i++)
+		page[i] = first + i;
+	prompt(page, nr);
+}
+
+static void hint(uint32_t first, uint32_t nr, struct mm_hint h)
+{
+	uint32_t page[32], tokens[32 * MMT_PT];
+	struct mm_request rq = { .op = MM_HINT, .engine = e, .hint = { .hint = h } };
+
+	for (uint32_t i = 0; i < nr; i++)
+		page[i] = first + i;
+	fill(tokens, page, nr);
+	assert_int_equal(mmt_lookup(&s, e, c, 0, tokens, nr * MMT_PT), 0);
+	assert_int_equal(s.rp.nr_pages, nr);
+	rq.hint.lease = s.rp.lease;
+	assert_int_equal(mmt_submit(&s, &rq), 0);
+	assert_int_equal(s.rp.nr_pages, nr - h.from_page);
+	assert_int_equal(mmt_unlease(&s, e, rq.hint.lease), 0);
+}
+
+/* Conversations over one system page: a few go on and on, most prompts come once. */
+static uint32_t replay(uint32_t policy)
+{
+	uint32_t hits = 0, rng = 12345, once = 100000, page[10] = { 1 };
+
+	begin(policy, 4096);
+	for (uint32_t i = 0; i < 1500; i++) {
+		s.now += 900 * MS + (rng >> 22) * MS;
+		rng = rng * 1664525 + 1013904223;
+		for (uint32_t k = 1; k < 10; k++)
+			page[k] = i % 4 ? once++ : 1000 + 16 * (i / 4 % 6) + k;
+		hits += prompt(page, 10);
+	}
+	mmt_fini(&s);
+	return hits;
+}
+
+static void a_learnt_policy_hits_more_than_lru(void **state)
+{
+	uint32_t lru = replay(MM_POLICY_LRU), gittins = replay(MM_POLICY_GITTINS);
+
+	(void)state;
+	print_message("hits: lru %u, gittins %u\n", lru, gittins);
+	assert_true(lru >= 1499);
+	assert_true(gittins > lru + lru / 2);
+	assert_int_equal(gittins, replay(MM_POLICY_GITTINS));
+}
+
+/* Each prefix of a chain is hit until its own tail is gone. */
+static void leaves_go_before_parents(void **state)
+{
+	(void)state;
+	for (uint32_t policy = 0; policy < MM_NR_POLICIES; policy++) {
+		begin(policy, 64);
+		s.now += 10 * MS;
+		chain(100, 24);
+		for (uint32_t i = 0; i < 12; i++) {
+			uint64_t before = mm_vmstat(s.mm)->pages_evict;
+			uint32_t nodes = s.mm->nodes.nr_used, n = 0;
+
+			s.now += 10 * MS;
+			chain(1000 + 100 * i, 8);
+			/* mm_check saw every node's parent alive; what went were leaves */
+			for (n = pool_next(s.mm, &s.mm->nodes, 0); n;
+			     n = pool_next(s.mm, &s.mm->nodes, n))
+				assert_true(!node_at(s.mm, n)->parent ||
+					    node_at(s.mm, node_at(s.mm, n)->parent)->children);
+			assert_int_equal(s.mm->nodes.nr_used, nodes + 8 -
+					 (mm_vmstat(s.mm)->pages_evict - before));
+		}
+		assert_true(mm_vmstat(s.mm)->pages_evict > 0);
+		mmt_fini(&s);
+	}
+}
+
+static void what_is_past_its_time_goes_first(void **state)
+{
+	(void)state;
+	for (uint32_t policy = 0; policy < MM_NR_POLICIES; policy++) {
+		begin(policy, 64);
+		chain(100, 16);
+		s.now += 10 * MS;
+		chain(200, 16);
+		hint(200, 16, (struct mm_hint){ .priority = 1, .ttl_ms = 1000 });
+		s.now += 10 * MS;
+		chain(300, 16);
+		s.now += 5000 * MS;
+		chain(400, 30);
+		assert_true(cached(200, 16) < 16);
+		assert_int_equal(cached(300, 16), 16);
+		assert_int_equal(cached(100, 16), 16);
+		mmt_fini(&s);
+	}
+}
+
+static void priority_weighs_the_time(void **state)
+{
+	(void)state;
+	begin(MM_POLICY_LRU, 0);
+	chain(100, 16);
+	hint(100, 16, (struct mm_hint){ .priority = 2 });
+	s.now += 1000 * MS;
+	chain(200, 16);
+	s.now += 1000 * MS;
+	chain(300, 16);
+	hint(300, 16, (struct mm_hint){ .priority = 0 });
+	s.now += 900 * MS;
+	chain(400, 28);	/* idle: 2900 / 4, 1900, 900 * 4 */
+	assert_int_equal(cached(100, 16), 16);
+	assert_int_equal(cached(200, 16), 16);
+	assert_int_equal(cached(300, 16), 4);
+	mmt_fini(&s);
+}
+
+static void what_is_expected_back_is_kept(void **state)
+{
+	(void)state;
+	begin(MM_POLICY_GITTINS, 64);
+	chain(100, 16);
+	hint(100, 16, (struct mm_hint){ .priority = 1, .reuse_ms = 20000 });
+	for (uint32_t i = 0; i < 8; i++) {
+		s.now += 1000 * MS;
+		chain(1000 + 100 * i, 20);
+	}
+	assert_int_equal(cached(100, 16), 16);
+	mmt_fini(&s);
+}
+
+static int try_hint(uint32_t lease, struct mm_hint h)
+{
+	struct mm_request rq = { .op = MM_HINT, .engine = e, .hint = { lease, h } };
+	uint64_t before = mm_digest(s.mm);
+	int r = mmt_submit(&s, &rq);
+
+	if (r)
+		assert_int_equal(mm_digest(s.mm), before);
+	return r;
+}
+
+static void bad_hints_change_nothing(void **state)
+{
+	uint32_t lease;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 64);
+	lease = mmt_chain(&s, e, c, 0, 4);
+	assert_int_equal(try_hint(lease, (struct mm_hint){ .priority = 3 }), -EINVAL);
+	assert_int_equal(try_hint(lease, (struct mm_hint){ .from_page = 4 }), -EINVAL);
+	assert_int_equal(try_hint(lease, (struct mm_hint){ 2, 2, 1, 0, 0 }), -EINVAL);
+	assert_int_equal(try_hint(lease, (struct mm_hint){ 0, 5, 1, 0, 0 }), -EINVAL);
+	assert_int_equal(try_hint(lease, (struct mm_hint){ UINT32_MAX, 0, 1, 0, 0 }), -EINVAL);
+	assert_int_equal(try_hint(lease + 77, (struct mm_hint){ 0 }), -ENOENT);
+	assert_int_equal(try_hint(lease, (struct mm_hint){ 1, 3, 2, UINT32_MAX, UINT32_MAX }), 0);
+	assert_int_equal(s.rp.nr_pages, 2);
+	assert_int_equal(mmt_unlease(&s, e, lease), 0);
+	mmt_fini(&s);
+}
+
+static void packed_times_are_rounded_up_by_an_eighth_at_most(void **state)
+{
+	(void)state;
+	for (uint64_t ms = 0; ms <= UINT32_MAX; ms = ms < 4096 ? ms + 1 : ms + ms / 97) {
+		uint32_t packed = policy_pack_ms((uint32_t)ms);
+		uint64_t got = policy_unpack_ms(packed);
+
+		assert_in_range(packed, 0, 255);
+		assert_in_range(got, ms, ms + ms / 8);
+	}
+	assert_in_range(policy_unpack_ms(policy_pack_ms(UINT32_MAX)), UINT32_MAX, 1ull << 32);
+}
+
+static uint32_t extent_of(uint32_t first)
+{
+	uint32_t page[8], tokens[8 * MMT_PT], ext;
+
+	for (uint32_t i = 0; i < 8; i++)
+		page[i] = first + i;
+	fill(tokens, page, 8);
+	assert_int_equal(mmt_lookup(&s, e, c, 0, tokens, 8 * MMT_PT), 0);
+	assert_int_equal(s.rp.nr_pages, 8);
+	ext = mm_page_extent(s.pages[0]);
+	assert_int_equal(mmt_unlease(&s, e, s.rp.lease), 0);
+	return ext;
+}
+
+static void an_idle_extent_is_cheaper_than_one_in_use(void **state)
+{
+	(void)state;
+	begin(MM_POLICY_LRU, 0);
+	chain(100, 8);
+	chain(200, 8);
+	s.now += 100000 * MS;
+	extent_of(200);
+	s.now += 1000 * MS;
+	for (uint32_t n = pool_next(s.mm, &s.mm->extents, 0); n;
+	     n = pool_next(s.mm, &s.mm->extents, n)) {
+		const struct extent *x = extent_at(s.mm, n);
+		const uint32_t *tokens = node_tokens(s.mm, frame_at(s.mm, x->base)->node);
+
+		if (tokens[0] < 200)
+			assert_true(policy_extent_worth(s.mm, n) <
+				    policy_extent_worth(s.mm, extent_of(200)) / 10);
+	}
+	mmt_fini(&s);
+}
+
+static void buckets_cover_all_times(void **state)
+{
+	(void)state;
+	for (uint32_t b = 1; b < WORTH_BUCKETS; b++) {
+		assert_true(worth_bucket_start(b) > worth_bucket_start(b - 1));
+		assert_int_equal(worth_bucket(worth_bucket_start(b)), b);
+		assert_int_equal(worth_bucket(worth_bucket_start(b) - 1), b - 1);
+	}
+	assert_int_equal(worth_bucket(UINT64_MAX), WORTH_BUCKETS - 1);
+}
+
+/* Half of a class comes back after 100 s: worth rises until then and is nothing after. */
+static void worth_is_highest_when_the_reuse_is_near(void **state)
+{
+	static struct worth w;
+	uint64_t now = 0;
+
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	for (uint32_t i = 0; i < 20000; i++) {
+		now += 50;
+		worth_enter(&w, 3, now);
+		if (i % 2 && now > 100000)
+			worth_reuse(&w, 3, 100000);
+	}
+	assert_true(worth_of(&w, 3, 10) > 0);
+	assert_true(worth_of(&w, 3, 80000) > 2 * worth_of(&w, 3, 10));
+	assert_int_equal(worth_of(&w, 3, 200000), 0);
+	assert_int_equal(worth_of(&w, 4, 10), 0);
+	/* A hit in two after 100 s: about 1 in 200 s. */
+	assert_in_range(worth_of(&w, 3, 10), WORTH_ONE / 400000, WORTH_ONE / 100000);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_learnt_policy_hits_more_than_lru),
+		cmocka_unit_test(leaves_go_before_parents),
+		cmocka_unit_test(what_is_past_its_time_goes_first),
+		cmocka_unit_test(priority_weighs_the_time),
+		cmocka_unit_test(what_is_expected_back_is_kept),
+		cmocka_unit_test(bad_hints_change_nothing),
+		cmocka_unit_test(packed_times_are_rounded_up_by_an_eighth_at_most),
+		cmocka_unit_test(an_idle_extent_is_cheaper_than_one_in_use),
+		cmocka_unit_test(buckets_cover_all_times),
+		cmocka_unit_test(worth_is_highest_when_the_reuse_is_near),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
