@@ -504,6 +504,7 @@ static void dequeue(struct mm *mm, uint32_t p)
 	pending_list_del(mm, &mm->waiting, p);
 	pool_put(mm, &mm->pendings, p);
 	mm->dirty = true;	/* what it collected extents in may be taken now */
+	mm->shrink.kick = mm->shrink.kick || mm->shrink.hungry;
 }
 
 int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)

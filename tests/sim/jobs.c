@@ -66,7 +66,8 @@ static void print_coverage(const struct coverage *c, double seconds)
 	       "  failed destroys %" PRIu64 " failed scrubs %" PRIu64 " pages read %" PRIu64
 	       " scribbles %" PRIu64 " clock jumps %" PRIu64 " clock lies %" PRIu64 "\n"
 	       "  moves %" PRIu64 " done %" PRIu64 " failed %" PRIu64 " kills %" PRIu64
-	       " vacates %" PRIu64 " pages %" PRIu64 " promises %" PRIu64 " pages redeemed %" PRIu64 "\n"
+	       " vacates %" PRIu64 " pages %" PRIu64 " promises %" PRIu64
+	       " pages redeemed %" PRIu64 "\n"
 	       "  trail %016" PRIx64 "\n",
 	       t->granted, t->freed, t->committed, t->dup_pages, t->adopted, c->evicts,
 	       t->quarantined, t->extents, t->destroys, t->failed_creates, t->scrubs, t->orphans,
