@@ -198,9 +198,16 @@ static void owner_that_runs_out_of_pages_takes_its_extent_back(void **state)
 	/* One that a limit wants is not given back. */
 	mmt_tick(&t, t.now + ANSWER);
 	assert_true(compact_pack(t.mm, bind_of(&t, ids[0]), 0, DRAIN_STICKY));
-	assert_int_equal(mmt_alloc(&t, e, c, 0, 8, more), -ENOMEM);
+	assert_int_equal(mmt_limits(&t, 1, 0, (struct mm_limits){ 0, 0, MM_NO_LIMIT, MMT_EXTENT },
+				    MM_OOM_NONE), 0);
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 8, more), -EDQUOT);
 	assert_int_equal(mmt_alloc(&t, e, c, 0, 4, more), 0);
 	assert_non_null(event_of(&t, m, MM_EVENT_VACATE));
+	/* Unless the limit is met without it. */
+	assert_int_equal(mmt_limits(&t, 1, 0, (struct mm_limits){ 0, 0, MM_NO_LIMIT,
+								  2 * MMT_EXTENT }, MM_OOM_NONE), 0);
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 4, more), 0);
+	assert_null(event_of(&t, m, MM_EVENT_VACATE));
 	mmt_fini(&t);
 }
 
