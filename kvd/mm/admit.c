@@ -48,6 +48,17 @@ static void set_slab(struct mm *mm, uint32_t bind, uint32_t group, uint32_t prom
 	mm->dirty = mm->dirty || after < before;
 }
 
+/* They need not wait for who is before them, so they are woken by themselves. */
+void admit_wake(struct mm *mm, uint32_t device)
+{
+	if (!mm->device[device].promised_bytes || !mm->waiting.head)
+		return;
+	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b))
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+			if (unmet(mm, b, g, device))
+				pending_wake(mm, b, g);
+}
+
 void admit_count(struct mm *mm, uint32_t bind, uint32_t group, bool joins)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[group];
@@ -152,25 +163,38 @@ static uint64_t promise_short(const struct mm *mm, uint32_t tenant, const struct
 	return core_less(taken(mm, d) - now + want + keep, pool);
 }
 
-/* Takes what stands in the way; false with the device that remains short, and by how much. What was
- * taken may have been the slab's own, whose promise is then the further from being met: again. */
+/* reclaim_bytes, but of the bind's own slabs only what they have beyond the promise they are to
+ * get: the rest counts for it. No slab goes below both promises, so the sums stay. */
+static bool take_beside(struct mm *mm, const struct cache *c, uint32_t bind, uint32_t min_pages,
+			uint32_t tenant, uint64_t *left)
+{
+	uint32_t old[MM_MAX_GROUPS];
+	struct slab *s = bind_at(mm, bind)->slab;
+	bool ok;
+
+	for (uint32_t g = 0; bind && g < c->desc.nr_groups; g++) {
+		old[g] = s[g].promise;
+		if (s[g].promise < promise_extents(c, g, min_pages))
+			s[g].promise = promise_extents(c, g, min_pages);
+	}
+	ok = reclaim_bytes(mm, left, tenant);
+	for (uint32_t g = 0; bind && g < c->desc.nr_groups; g++)
+		s[g].promise = old[g];
+	return ok;
+}
+
+/* Takes what stands in the way; false with the device that remains short, and by how much. */
 static bool make_room(struct mm *mm, uint32_t tenant, const struct cache *c, uint32_t bind,
 		      uint32_t min_pages, bool within, uint64_t *left)
 {
-	for (uint32_t i = 0; i <= mm->cfg.max_extents; i++) {
-		bool any = false;
+	bool any = false;
 
-		for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
-			left[d] = d < mm->cfg.nr_devices ?
-				  promise_short(mm, tenant, c, bind, d, min_pages, within) : 0;
-			any = any || left[d];
-		}
-		if (!any)
-			return true;
-		if (!reclaim_bytes(mm, left, within ? tenant : NIL))
-			break;
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
+		left[d] = d < mm->cfg.nr_devices ?
+			  promise_short(mm, tenant, c, bind, d, min_pages, within) : 0;
+		any = any || left[d];
 	}
-	return false;
+	return !any || take_beside(mm, c, bind, min_pages, within ? tenant : NIL, left);
 }
 
 int admit_check(struct mm *mm, uint32_t tenant, const struct cache *c, uint32_t bind,

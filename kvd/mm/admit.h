@@ -37,6 +37,8 @@ uint64_t admit_quota(const struct mm *, uint32_t bind, uint32_t group, uint32_t 
 uint64_t admit_short(const struct mm *, uint32_t bind, uint32_t group, uint32_t device,
 		     uint32_t nr);
 
+void admit_wake(struct mm *, uint32_t device);	/* room came: those who wait for promised room */
+
 void admit_count(struct mm *, uint32_t bind, uint32_t group, bool joins); /* an extent */
 
 /* May the bind (0: a new one) of such a cache be promised so many pages of every group? What

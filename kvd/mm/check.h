@@ -3,7 +3,7 @@
  *
  * Model:      mm_check walks all tables and recomputes what is kept incrementally. The module
  *             headers name the invariants. check_tree is its second half: nodes, leases, parks,
- *             keys; check_fair whose turn it is.
+ *             keys; check_fair whose turn it is, and who is counted as stalled.
  * Context:    changes nothing; recurses as deep as a tree of siblings is high.
  * Cost:       O(everything).
  */

@@ -22,6 +22,41 @@ static uint32_t first_of(const struct mm *mm, uint32_t device, uint32_t tenant)
 	return first;
 }
 
+/* Of one tenant; of all for 0. */
+static void check_psi(const struct mm *mm, const struct psi *psi, uint32_t tenant)
+{
+	uint32_t nr_stalled = 0, nr_running = 0;
+
+	for (uint32_t i = pool_next(mm, &mm->engines, 0); i; i = pool_next(mm, &mm->engines, i)) {
+		const struct engine *e = engine_at(mm, i);
+
+		MM_ASSERT(!e->on_recent || (!e->fenced && !e->nr_pending && e->binds.nr));
+		if (tenant && e->tenant != tenant)
+			continue;
+		nr_stalled += e->nr_pending != 0;
+		nr_running += e->on_recent;
+	}
+	MM_ASSERT(nr_stalled == psi->nr_stalled && nr_running == psi->nr_running);
+	MM_ASSERT(psi->since_ns <= mm->now_ns);
+	for (uint32_t k = 0; k < PSI_KINDS; k++) {
+		MM_ASSERT(psi->stall_ns[k] <= psi->since_ns % PSI_PERIOD_NS);
+		for (uint32_t i = 0; i < PSI_AVGS; i++)
+			MM_ASSERT(psi->avg[k][i] <= 1u << PSI_SHIFT);
+	}
+}
+
+static void check_recent(const struct mm *mm)
+{
+	uint64_t last = 0;
+	uint32_t nr = 0;
+
+	for (uint32_t e = mm->recent.head; e; e = engine_at(mm, e)->recent_link.next, nr++) {
+		MM_ASSERT(engine_at(mm, e)->on_recent && engine_at(mm, e)->active_ns >= last);
+		last = engine_at(mm, e)->active_ns;
+	}
+	MM_ASSERT(nr == mm->recent.nr && nr == mm->psi.nr_running && last <= mm->now_ns);
+}
+
 /* Heads, floor and membership of the list of tenants at their max. */
 static void check_tenant(const struct mm *mm, uint32_t tenant)
 {
@@ -41,6 +76,7 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 		if (pending_wants_room(pe) && e->fair.start < floor)
 			floor = e->fair.start;
 	}
+	check_psi(mm, &t->psi, tenant);
 	MM_ASSERT(nr == t->fair.nr && t->fair.stamp <= mm->queue.last_stamp);
 	for (uint32_t i = mm->queue.own; i && !listed; i = tenant_at(mm, i)->queue.next)
 		listed = i == tenant;
@@ -56,6 +92,8 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 
 void check_fair(const struct mm *mm)
 {
+	check_psi(mm, &mm->psi, NIL);
+	check_recent(mm);
 	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
 		MM_ASSERT(mm->queue.head[d] ==
 			  (d < mm->cfg.nr_devices ? first_of(mm, d, NIL) : NIL));

@@ -100,6 +100,7 @@ static void fence(struct mm *mm, uint32_t engine)
 	e->fenced = true;
 	mm->vmstat.fences++;
 	pending_drop(mm, engine);
+	psi_forget(mm, engine);
 	while (e->leases.head)
 		lease_release(mm, e->leases.head);
 	while (e->parks.head)

@@ -40,6 +40,9 @@ struct engine {
 	uint64_t reserved_for[MM_NR_RESERVES][MM_MAX_DEVICES];
 	struct pressure pressure;
 	struct fair fair;
+	struct link recent_link;
+	uint64_t active_ns;		/* when it last asked, or ceased to wait */
+	bool on_recent;
 	uint64_t seen_ns;		/* when it last asked for something */
 	bool packed;			/* idle since, and looked at */
 	uint64_t debts;			/* extents it was asked to leave and did not */

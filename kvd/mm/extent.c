@@ -89,6 +89,7 @@ static void uncharge(struct mm *mm, struct extent *x, uint16_t shards)
 		if (x->leaving)
 			memcg_left(mm, c->tenant, d, bytes);
 		memcg_uncharge(mm, c->tenant, d, bytes);
+		admit_wake(mm, d);
 	}
 	x->charged &= (uint16_t)~shards;
 	mm->dirty = true;

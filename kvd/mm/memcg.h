@@ -9,7 +9,7 @@
  *             or limits that differ from the default (configured) refer to it. The mins of all
  *             tenants fit each pool.
  * Ownership:  memcg.c writes limits, charge and peak; engine.c and cache.c hold references;
- *             fair is fair.c's, queue pending.c's.
+ *             fair is fair.c's, queue pending.c's, psi psi.c's.
  * Cost:       O(1) a charge; finding a tenant and setting limits O(tenants).
  * Limits:     max_tenants.
  * Errors:     -EDQUOT MM_TENANT_MAX; setting limits: mm.h.
@@ -26,6 +26,7 @@
 #include "mm.h"
 #include "pending.h"
 #include "pool.h"
+#include "psi.h"
 
 struct tenant {
 	struct pool_obj obj;
@@ -45,6 +46,8 @@ struct tenant {
 	struct list caches;
 	struct fair fair;
 	struct pending_tenant queue;
+	struct psi psi;
+	struct mm_workingset_info workingset;
 };
 
 uint32_t tenant_find(const struct mm *, uint32_t key);	/* 0: none */

@@ -360,7 +360,9 @@ struct mm_effect {
 	X(tail_hits,		"lookups with a match inside a page") \
 	X(leases,		"leases granted") \
 	X(engines,		"engines attached, ever") \
-	X(fences,		"engines fenced")
+	X(fences,		"engines fenced") \
+	X(oom,			"allocations refused for want of memory that had a deadline") \
+	X(refaults,		"pages committed again after they were evicted")
 
 struct mm_vmstat {
 #define X(name, help) uint64_t name;
@@ -409,6 +411,59 @@ struct mm_tenant_info {
 	struct mm_tenant_device device[MM_MAX_DEVICES];
 };
 
+/* Shares of time in 1/10000 over the last 10, 60 and 300 s, and totals: some allocation waited;
+ * every engine that works did. */
+struct mm_psi {
+	uint32_t some_avg[3], full_avg[3];
+	uint64_t some_total_ns, full_total_ns;
+};
+
+#define MM_ALL_TENANTS	UINT32_MAX
+
+#define MM_OOM_REPORTS	8u		/* kept */
+#define MM_OOM_HOLDERS	8u
+
+/* Of one engine on the device a report is about. */
+struct mm_oom_holder {
+	uint32_t engine, tenant;
+	uint64_t held_bytes;		/* quarantined ones too */
+	uint64_t leased_bytes;		/* cached ones somebody pins */
+	uint64_t cached_bytes;		/* the other cached ones */
+	uint64_t reserved_bytes;
+};
+
+/* An allocation with a deadline that was refused for want of memory; the picture is of the moment,
+ * of the device that was short. */
+struct mm_oom_report {
+	uint64_t seq;
+	uint64_t when_ns, last_ns;	/* first and last of count */
+	uint32_t count;			/* of this engine, within a second */
+	uint32_t missed;		/* of others before it that have no report */
+	uint32_t engine, tenant, cache, group, nr_pages, device;
+	uint64_t bytes;			/* asked for, on the device */
+	int result;
+	enum mm_reason reason;
+	uint64_t a, b;			/* see reason */
+	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
+	/* Of the extents. cached: not leased, so it could be taken, but for protected: what the
+	 * min and low of other tenants keep. fragmented: free pages in extents that stay.
+	 * leaving: extents not unmapped or given back yet. */
+	uint64_t held_bytes, leased_bytes, cached_bytes, protected_bytes, quarantined_bytes;
+	uint64_t fragmented_bytes, leaving_bytes;
+	uint64_t promised_bytes;	/* of the free bytes */
+	uint32_t nr_waiting;		/* allocations, this one too if it waited */
+	uint32_t nr_holders;		/* who holds most, first */
+	struct mm_oom_holder holder[MM_OOM_HOLDERS];
+};
+
+#define MM_LOG2_BUCKETS	34	/* bucket b: 2^(b-1) to 2^b - 1; 0 for 0; the last for all above */
+
+struct mm_workingset_info {		/* of one tenant */
+	uint64_t evictions, refaults;
+	uint64_t distance[MM_LOG2_BUCKETS];	/* refaults by evictions in between */
+	uint64_t gap_ms[MM_LOG2_BUCKETS];	/* reuses, of evicted pages too, by time between */
+};
+
 /* ---- calls --------------------------------------------------------------------------------- */
 
 struct mm;
@@ -433,12 +488,16 @@ bool mm_next_engine(const struct mm *, uint32_t *id, struct mm_engine_info *);
 bool mm_next_cache(const struct mm *, uint32_t *id, struct mm_cache_info *);
 bool mm_next_tenant(const struct mm *, uint32_t *id, struct mm_tenant_info *);
 int mm_tenant_info(const struct mm *, uint32_t key, struct mm_tenant_info *);	/* -ENOENT */
+int mm_psi(const struct mm *, uint32_t tenant_key, uint64_t now_ns, struct mm_psi *); /* -ENOENT */
+/* The next report after *seq that is still kept; false: none. Its count may still rise. */
+bool mm_next_oom(const struct mm *, uint64_t *seq, struct mm_oom_report *);
 
 /* What a caller must know before it asks; -ENOENT unless the id is the engine's. */
 int mm_cache_shape(const struct mm *, uint32_t engine, uint32_t cache, uint32_t *page_tokens,
 		   uint32_t *nr_groups);
 int mm_park_shape(const struct mm *, uint32_t engine, uint32_t park, uint32_t *nr_pages,
 		  uint32_t *nr_groups);
+int mm_workingset(const struct mm *, uint32_t tenant, struct mm_workingset_info *); /* -ENOENT */
 int mm_engine_info(const struct mm *, uint32_t engine, struct mm_engine_info *);
 
 /* Facts the executor needs. -ENOENT for an extent that does not exist. */

@@ -348,13 +348,12 @@ static int share_full(const struct mm *mm, uint32_t engine, struct mm_reply *rp)
 			      pool_free(&mm->pendings));
 }
 
-static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
+static void say_why(const struct mm *mm, const struct want *w, struct mm_reply *rp)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t short_of = extents_for(w->nr, c, w->group);
 	bool room;
 
-	mm->vmstat.alloc_fail++;
 	if (w->create_error) {
 		rp->result = reply_error(rp, w->create_error == -ENOMEM ? -ENOMEM : -EIO,
 					 MM_POOL_FULL, 0, 0);
@@ -371,6 +370,16 @@ static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
 		rp->result = share_full(mm, bind_at(mm, w->bind)->engine, rp);
 	else if (w->deadline_ns && w->deadline_ns <= mm->now_ns)
 		rp->reason = MM_TIMED_OUT;
+}
+
+static void refuse(struct mm *mm, const struct want *w, struct mm_reply *rp)
+{
+	struct oom_ask ask = { w->bind, w->group, w->nr, rp };
+
+	say_why(mm, w, rp);
+	mm->vmstat.alloc_fail++;
+	if (w->deadline_ns && rp->result != -EIO)
+		oom_refused(mm, &ask);
 }
 
 /* ---- who bars whom, and until when --------------------------------------------------------- */
@@ -480,7 +489,8 @@ static void enqueue(struct mm *mm, const struct want *w, const struct mm_request
 	pe->pressed = w->pressed;
 	pe->seq = ++mm->queue.last_seq;
 	slab(mm, w)->pend_pages += w->nr;
-	engine_at(mm, pe->engine)->nr_pending++;
+	if (!engine_at(mm, pe->engine)->nr_pending++)
+		psi_stall(mm, pe->engine);
 	fair_enter(mm, pe->engine, &base, bytes_of(mm, w));
 	pending_list_add_tail(mm, &mm->waiting, p);
 	waiter_list_add_tail(mm, &slab(mm, w)->waiters, p);
@@ -498,7 +508,8 @@ static void dequeue(struct mm *mm, uint32_t p)
 		s->wake_at = pe->slab_link.next;
 	waiter_list_del(mm, &s->waiters, p);
 	s->pend_pages -= pe->nr_pages;
-	engine_at(mm, pe->engine)->nr_pending--;
+	if (!--engine_at(mm, pe->engine)->nr_pending)
+		psi_resume(mm, pe->engine);
 	fair_leave(mm, pe->engine);
 	slab_trim_soon(mm, pe->bind);
 	pending_list_del(mm, &mm->waiting, p);
@@ -507,30 +518,18 @@ static void dequeue(struct mm *mm, uint32_t p)
 	mm->shrink.kick = mm->shrink.kick || mm->shrink.hungry;
 }
 
-int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+/* More than the slab has FREE is wanted. */
+static int alloc_more(struct mm *mm, const struct mm_request *rq, uint32_t bind,
+		      struct mm_reply *rp)
 {
-	int err = 0;
-	uint32_t engine = engine_find(mm, rq->engine, rp, &err), g = rq->group;
-	struct want w = { .group = g, .nr = rq->alloc.nr_pages,
+	uint32_t engine = bind_at(mm, bind)->engine;
+	struct want w = { .bind = bind, .group = rq->group, .nr = rq->alloc.nr_pages,
+			  .cache = bind_at(mm, bind)->cache,
 			  .deadline_ns = rq->alloc.deadline_ns };
 	enum verdict v;
 
-	if (!engine)
-		return err;
 	if (w.deadline_ns > mm->now_ns && w.deadline_ns - mm->now_ns > MM_MAX_WAIT_NS)
 		w.deadline_ns = mm->now_ns + MM_MAX_WAIT_NS;
-	w.bind = cache_bind(mm, engine, rq->cache, rp, &err);
-	if (!w.bind)
-		return err;
-	w.cache = bind_at(mm, w.bind)->cache;
-	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
-		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
-	if (slab_free(slab(mm, &w)) >= w.nr) {	/* whatever waits: decide() would too */
-		rp->pages = w.ids = reply_words(mm, w.nr);
-		rp->nr_pages = w.nr;
-		slab_grant(mm, w.bind, w.group, w.nr, w.ids);
-		return 0;
-	}
 	w.may_wait = !share_full(mm, engine, rp);
 	w.claimed = slab(mm, &w)->pend_pages;
 	look_before(mm, &w, UINT64_MAX);
@@ -549,6 +548,30 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	}
 	enqueue(mm, &w, rq, v == WAIT_ROOM);
 	return REPLY_LATER;
+}
+
+int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+{
+	int err = 0;
+	uint32_t engine = engine_find(mm, rq->engine, rp, &err), nr = rq->alloc.nr_pages, bind;
+	const struct bind *b;
+	uint64_t *ids;
+
+	if (!engine)
+		return err;
+	bind = cache_bind(mm, engine, rq->cache, rp, &err);
+	if (!bind)
+		return err;
+	b = bind_at(mm, bind);
+	if (rq->group >= cache_at(mm, b->cache)->desc.nr_groups || !nr || nr > mm->cfg.batch_pages)
+		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, nr, mm->cfg.batch_pages);
+	if (slab_free(&b->slab[rq->group]) < nr)
+		return alloc_more(mm, rq, bind, rp);
+	/* Whatever waits: decide() would do the same. */
+	rp->pages = ids = reply_words(mm, nr);
+	rp->nr_pages = nr;
+	slab_grant(mm, bind, rq->group, nr, ids);
+	return 0;
 }
 
 /* ---- trying again -------------------------------------------------------------------------- */

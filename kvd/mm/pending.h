@@ -68,7 +68,7 @@ struct pending_queue {
 	uint64_t start;		/* of the tenant that took last */
 	uint64_t due_ns;	/* next deadline of one that waits for room; UINT64_MAX: none */
 	uint32_t head[MM_MAX_DEVICES];	/* first one that bars the device; 0: none */
-	uint32_t own;		/* first tenant with an own_head, in order of arrival */
+	uint32_t own;		/* a tenant with an own_head; the others follow by next */
 	uint64_t pass;		/* number of the walk the above and pending_tenant are from */
 	bool stale;		/* they are to be found again; never between calls */
 	uint32_t left;		/* of this call's PENDING_BUDGET */

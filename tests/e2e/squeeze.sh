@@ -13,7 +13,7 @@ fi
 mib=1048576
 keeper=61001 taker=61002
 # A page is 8 KiB, an extent 2 MiB: 256 pages. The working set is 64 prompts of 30 pages, 15 MiB.
-prompts=64 pages=30 protect=18 high=32 low=16
+prompts=64 pages=30 protect=18 high=32 low=8
 chmod 711 "$dir"
 cat >"$dir/kvd.conf" <<EOF
 [kvd]
@@ -35,6 +35,7 @@ start() {	# start NAME UID KIND COUNT PAGES: sets pid
 count() { tail -n 1 "$dir/$1" | tr ' ' '\n' | grep -A1 "^$2\$" | tail -n 1; }
 at_least() { [ "$(count "$1" "$2")" -ge "$3" ] 2>/dev/null; }
 current() { ctl tenant show "$1" --json | sed -n 's/^ *"current_bytes": *\([0-9]*\).*/\1/p' | head -n 1; }
+set_max() { ctl tenant set taken max="$1M" >/dev/null; }
 charged_below() { [ "$(current taken)" -le $(($1 * mib)) ]; }
 charged_above() { [ "$(current taken)" -gt $(($1 * mib)) ]; }
 alive() { kill -0 $kept 2>/dev/null && kill -0 $one 2>/dev/null && kill -0 $two 2>/dev/null; }
@@ -64,10 +65,10 @@ verdict "the others take what is left" wait_for 60 charged_above $((48 - protect
 keeps "next to them"
 
 for i in 1 2; do
-	verdict "their max goes down to $low MiB" ctl tenant set taken max=${low}M
+	verdict "their max goes down to $low MiB" set_max $low
 	verdict "and their charge below it, in use as they are" wait_for 60 charged_below $low
 	keeps "meanwhile"
-	verdict "their max goes up to $high MiB" ctl tenant set taken max=${high}M
+	verdict "their max goes up to $high MiB" set_max $high
 	verdict "and they take it" wait_for 60 charged_above $((high - 10))
 	keeps "after that"
 done

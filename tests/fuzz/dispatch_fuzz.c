@@ -337,7 +337,7 @@ static void on_notify(void *ctx, uint32_t member)
 		die("nobody was notified");
 }
 
-static const struct exec_ops callbacks = { on_reply, on_notify, NULL };
+static const struct exec_ops callbacks = { .reply = on_reply, .notify = on_notify };
 
 static void run(struct world *w)
 {

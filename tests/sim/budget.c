@@ -63,7 +63,7 @@ void gen_tenant_set(struct sim *s)
 		c->req.tenant.limits = no_limits;
 	else
 		draw_limits(s, &c->req.tenant.limits, s->cfg.device[d].pool_bytes);
-	c->req.tenant.oom_action = rng_percent(s, 30) ? MM_OOM_KILL : MM_OOM_NONE;
+	c->req.tenant.oom_action = rng_percent(s, s->world.kill_percent) ? MM_OOM_KILL : MM_OOM_NONE;
 	if (gen_hostile(s))
 		c->req.tenant.device = s->cfg.nr_devices + rng_below(s, 20);
 	if (gen_hostile(s))
@@ -130,7 +130,25 @@ void ok_tenant_set(struct sim *s, struct call *c, const struct mm_reply *r)
 			t->ceiling[d] = MM_NO_LIMIT; /* until the next look */
 		}
 		t->configured |= memcmp(&t->limit[d], &no_limits, sizeof(no_limits)) != 0;
+		t->limited |= t->configured;
 	}
+}
+
+/* Only a tenant that asked for it, and stays above its max, loses an engine that holds something. */
+void budget_killed(struct sim *s, const struct engine *e)
+{
+	const struct tenant *t = budget_tenant(s, e->uid);
+	struct mm_tenant_info info;
+	bool above = false;
+
+	SIM_CHECK(s, !mm_tenant_info(s->mm, e->uid, &info), "tenant %u is gone", e->uid);
+	for (uint32_t d = 0; d < s->cfg.nr_devices; d++)
+		above |= info.device[d].charge_bytes > t->limit[d].max_bytes;
+	if (canary_lose(s, CANARY_KILL))
+		above = false;
+	SIM_CHECK(s, above && t->oom_action == MM_OOM_KILL,
+		  "engine %u is killed, its tenant is %sabove max, oom_action %u", e->id,
+		  above ? "" : "not ", t->oom_action);
 }
 
 /* Everything back to where it was. */

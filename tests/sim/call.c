@@ -111,7 +111,8 @@ int call_submit(struct sim *s, struct call *c)
 	c->evicts_before = s->evicts;
 	cookie = r->cookie = ++s->next_cookie;
 	/* What is due by now is done in any call, whatever becomes of the request. */
-	c->have_before = (c->expect == EXPECT_FAIL || rng_below(s, 16) == 0) &&
+	c->have_before = (c->expect == EXPECT_FAIL ||
+			  rng_below(s, r->op == MM_COMMIT ? 4 : 16) == 0) &&
 			 mm_next_deadline(s->mm) > s->now_ns;
 	if (s->opt->verbose)
 		say_request(s, c);
@@ -195,15 +196,71 @@ static void take_reply(struct sim *s, const struct mm_reply *reply)
 	}
 }
 
+/* Engines that mm has killed in this call: what it says to them was said before, to the others
+ * perhaps afterwards. */
+static uint32_t find_killed(struct sim *s, uint32_t *killed)
+{
+	uint64_t kills = mm_vmstat(s->mm)->oom_kills;
+	struct mm_engine_info info;
+	uint32_t nr = 0;
+
+	if (kills == s->sum.kills)
+		return 0;
+	for (uint32_t i = 0; i < s->nr_live; i++) {
+		struct engine *e = &s->engine[s->live[i]];
+
+		if (e->fenced || mm_engine_info(s->mm, e->id, &info) || !info.fenced)
+			continue;
+		budget_killed(s, e);
+		killed[nr++] = s->live[i];
+	}
+	s->sum.kills += nr;
+	SIM_CHECK(s, kills == s->sum.kills, "%llu engines killed, %llu known",
+		  (unsigned long long)kills, (unsigned long long)s->sum.kills);
+	return nr;
+}
+
+static bool is_to(struct sim *s, const struct mm_reply *r, const uint32_t *killed, uint32_t nr)
+{
+	for (uint32_t i = 0; i < SIM_CALLS; i++)
+		for (uint32_t k = 0; s->call[i].used && k < nr; k++)
+			if (s->call[i].req.cookie == r->cookie && s->call[i].engine == killed[k])
+				return true;
+	return false;
+}
+
+/* With nr engines killed: first what was said to them (before), then the rest. */
+static void take_replies(struct sim *s, const uint32_t *killed, uint32_t nr)
+{
+	static struct mm_reply all[SIM_CALLS];
+	static bool first[SIM_CALLS];
+	uint32_t n = 0;
+
+	while (n < SIM_CALLS && mm_next_reply(s->mm, &all[n])) {
+		first[n] = is_to(s, &all[n], killed, nr);
+		n++;
+	}
+	SIM_CHECK(s, n < SIM_CALLS, "replies without end");
+	for (uint32_t i = 0; i < n; i++)
+		if (first[i])
+			take_reply(s, &all[i]);
+	for (uint32_t k = 0; k < nr; k++)
+		model_fence(s, &s->engine[killed[k]]);
+	for (uint32_t i = 0; i < n; i++)
+		if (!first[i])
+			take_reply(s, &all[i]);
+}
+
 void call_drain(struct sim *s)
 {
+	uint32_t killed[SIM_MEMBERS * 4], nr = find_killed(s, killed);
 	struct mm_reply r;
 
-	while (mm_next_reply(s->mm, &r)) {
-		s->evicts = mm_vmstat(s->mm)->pages_evict;
-		take_reply(s, &r);
-	}
 	s->evicts = mm_vmstat(s->mm)->pages_evict;
+	if (nr)
+		take_replies(s, killed, nr);
+	while (mm_next_reply(s->mm, &r))
+		take_reply(s, &r);
 }
 
 /* After its deadline an allocation has an answer; without one it waits for its own creates only. */
@@ -225,7 +282,6 @@ void call_tick(struct sim *s, unsigned int budget)
 {
 	for (uint32_t i = 0; i < TICK_ROUNDS; i++) {
 		mm_tick(s->mm, s->now_ns, budget);
-		effects_drain(s);	/* who was killed, first */
 		call_drain(s);
 		effects_drain(s);
 		if (mm_next_deadline(s->mm) > s->now_ns) {

@@ -35,6 +35,7 @@ void end_settle(struct sim *s)
 	for (uint32_t i = 0; i < SETTLE_LEAST || waiting(s); i++) {
 		SIM_CHECK(s, i < SETTLE_ROUNDS, "faults have stopped but still %s waits", waiting(s));
 		effects_run(s, true);
+		gen_deaths(s, true);
 		/* In the end all deadlines have passed. */
 		s->now_ns += i < SETTLE_ROUNDS / 2 ? 100 * 1000 * 1000 : MM_MAX_WAIT_NS / 50;
 		call_tick(s, 64);
@@ -80,13 +81,15 @@ static uint32_t most_extents(struct sim *s, const struct cache *k, uint32_t grou
 
 	most = most < s->cfg.max_extents ? most : s->cfg.max_extents;
 	for (uint32_t d = 0; d < s->cfg.nr_devices; d++) {
-		uint64_t bytes = 0;
+		uint64_t bytes = 0, pool;
 
 		for (uint32_t i = 0; i < k->desc.nr_shards; i++)
 			if (k->desc.shard[i].device == d)
 				bytes += k->geom[group].extent_bytes[i];
-		if (bytes && s->cfg.device[d].pool_bytes / bytes < most)
-			most = (uint32_t)(s->cfg.device[d].pool_bytes / bytes);
+		/* The last ones are for those below their min. */
+		pool = s->cfg.device[d].pool_bytes - s->cfg.device[d].wmark_min_bytes;
+		if (bytes && pool / bytes < most)
+			most = (uint32_t)(pool / bytes);
 	}
 	return most;
 }

@@ -881,6 +881,22 @@ const struct sim_op_desc sim_ops[SIM_NR_OPS] = {
 	[SIM_TENANT_SET] = {"tenant_set", 4, FEAT_LIMITS, gen_tenant_set},
 };
 
+/* Of those that were killed, one process after the other. */
+void gen_deaths(struct sim *s, bool all)
+{
+	for (uint32_t i = s->nr_live; i-- > 0;) {
+		struct engine *e = &s->engine[s->live[i]];
+
+		for (uint32_t m = 0; e->killed && m < e->nr_members; m++) {
+			if (!s->member[e->member[m]].alive || (!all && s->step < e->dies_step))
+				continue;
+			gen_member_gone(s, e->member[m]);
+			if (!all)
+				return;
+		}
+	}
+}
+
 void gen_step(struct sim *s)
 {
 	uint32_t w = rng_below(s, s->world.weights), op = 0;
@@ -891,6 +907,7 @@ void gen_step(struct sim *s)
 		op = SIM_ATTACH;
 	if (s->opt->verbose)
 		sim_say(s, "%s", sim_ops[op].name);
+	gen_deaths(s, false);
 	sim_ops[op].gen(s);
 	if (!rng_percent(s, s->world.hold_effects_percent))
 		effects_run(s, false);

@@ -405,6 +405,7 @@ void model_moved(struct sim *s, const struct mm_effect *e, uint32_t page)
 	to->owner = s->extent[e->extent].frame[e->slot].owner;
 	to->scrubbed = 0;
 	s->sum.moved++;
+	memory_read(s, p, n);
 }
 
 void model_name(struct sim *s, uint64_t id)

@@ -261,7 +261,7 @@ bool run_seed_twice(struct sim *s, const struct sim_options *opt, uint64_t seed,
 /* Lies that only show when a certain extent goes to another tenant: some are never seen. */
 static bool may_stay_hidden(enum canary kind)
 {
-	return kind == CANARY_DIRTY_CREATE;
+	return kind == CANARY_DIRTY_CREATE || kind == CANARY_BAD_COPY;
 }
 
 static bool run_canary(struct sim *s, const struct sim_options *opt, enum canary kind)

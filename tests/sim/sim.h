@@ -146,7 +146,8 @@ struct member {
 
 struct engine {
 	uint32_t id, uid;
-	bool fenced, gone;
+	bool fenced, gone, killed;
+	uint64_t dies_step;	/* killed: when its processes are gone */
 	uint32_t nr_members, nr_alive, member[SIM_MEMBERS];
 	uint32_t nr_opens, open[SIM_OPENS];
 	uint32_t *held, nr_held, max_held;	/* quarantined ones once fenced */
@@ -161,6 +162,7 @@ struct tenant {
 	uint64_t ceiling[MM_MAX_DEVICES];	/* its charge may not be above */
 	uint32_t oom_action;
 	bool configured, seen;
+	bool limited;		/* has ever been */
 };
 
 struct lease {
@@ -236,7 +238,7 @@ enum sim_op {
 	X(DROP_HEAD) X(RESERVE) X(HOSTILE) X(KEYS) X(ADOPT) X(PARTIAL) X(HYBRID) X(SHARDS) \
 	X(PRIVATE) X(DEADLINE) X(LAZY) X(SLOW) X(HOLD) X(FAIL_CREATE) X(FAIL_DESTROY) \
 	X(FAIL_SCRUB) X(JUMP) X(BACKWARD) X(SCRUB) X(SMALL) \
-	X(LIMITS) X(PROMISE) X(FAIL_MOVE)
+	X(LIMITS) X(PROMISE) X(FAIL_MOVE) X(WMARK) X(KILL)
 
 enum sim_feature {
 #define X(name) FEAT_##name,
@@ -260,7 +262,7 @@ enum canary {
 	CANARY_ACCEPT, CANARY_CREATE_BIG, CANARY_CREATE_TWICE, CANARY_DESTROY_LIVE,
 	CANARY_SCRUB_LIVE, CANARY_LOST_DESTROY, CANARY_MEMINFO, CANARY_VMSTAT, CANARY_ENGINE_INFO,
 	CANARY_DIRTY_CREATE, CANARY_OVERWRITE, CANARY_STALE_ZEROS, CANARY_LOST_SCRUB,
-	CANARY_CHARGE, CANARY_OVER_MAX, CANARY_PROMISED, CANARY_BAD_COPY,
+	CANARY_CHARGE, CANARY_OVER_MAX, CANARY_PROMISED, CANARY_BAD_COPY, CANARY_KILL,
 	CANARY_NR,
 };
 
@@ -281,7 +283,7 @@ struct world {			/* what the seed drew */
 	uint32_t hostile_permille, lazy_percent, hold_effects_percent;
 	uint32_t fail_create_permille, fail_destroy_permille, fail_scrub_permille;
 	uint32_t jump_permille, backward_permille, private_percent, deadline_percent;
-	uint32_t unlimited_percent, promise_percent;
+	uint32_t unlimited_percent, promise_percent, kill_percent;
 	uint32_t max_delay_steps, max_engines, max_held, fail_move_permille;
 	uint32_t adopt_percent, partial_percent, key_percent;
 	uint64_t max_step_ns;
@@ -443,6 +445,7 @@ void memory_scribble(struct sim *, const struct page *);		/* its holder, dying *
 
 /* budget.c: tenants and their limits */
 struct tenant *budget_tenant(struct sim *, uint32_t key);
+void budget_killed(struct sim *, const struct engine *);	/* may it be? */
 void budget_start(struct sim *);
 void budget_check(struct sim *);
 void budget_promise(struct sim *, struct engine *, const struct cache *, uint32_t min_pages);
@@ -473,6 +476,7 @@ bool gen_hostile(struct sim *);			/* now something that is wrong */
 struct call *gen_call(struct sim *, enum mm_op, uint32_t engine);
 void gen_give(struct sim *, uint32_t engine, uint32_t nr_pages);	/* FREE of what it holds */
 void gen_poll(struct sim *, uint32_t member);
+void gen_deaths(struct sim *, bool all);	/* of the killed */
 void gen_member_gone(struct sim *, uint32_t member);
 extern const struct sim_op_desc sim_ops[SIM_NR_OPS];
 

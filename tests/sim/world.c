@@ -109,6 +109,21 @@ static void draw_model(struct sim *s, uint32_t m)
 	}
 }
 
+static void draw_watermarks(struct sim *s)
+{
+	for (uint32_t d = 0; d < s->cfg.nr_devices; d++) {
+		struct mm_device_config *c = &s->cfg.device[d];
+		uint64_t high = rng_next(s) % (c->pool_bytes / 2);
+		uint64_t low = rng_next(s) % (high + 1), min = rng_next(s) % (low / 2 + 1);
+
+		if (!world_has(s, FEAT_WMARK))
+			continue;
+		c->wmark_min_bytes = rng_percent(s, 50) ? 0 : min;
+		c->wmark_low_bytes = low;
+		c->wmark_high_bytes = high;
+	}
+}
+
 static void draw_config(struct sim *s)
 {
 	struct mm_config *c = &s->cfg;
@@ -121,16 +136,11 @@ static void draw_config(struct sim *s)
 		c->device[d].extent_bytes = 4096ull * rng_range(s, 1, 8);
 		c->device[d].pool_bytes =
 			c->device[d].extent_bytes * rng_range(s, 3, 24) + 4096ull * rng_below(s, 3);
-		if (rng_percent(s, 40)) {
-			c->device[d].wmark_low_bytes = rng_next(s) % (c->device[d].pool_bytes / 2);
-			c->device[d].wmark_high_bytes =
-				c->device[d].wmark_low_bytes +
-				rng_next(s) % (c->device[d].pool_bytes / 3);
-		}
 		c->device[d].scrub = rng_percent(s, 60) && world_has(s, FEAT_SCRUB);
 	}
 	c->answer_ns = rng_percent(s, 20) ? 0 : 1000ull * rng_range(s, 1, 2000);
 	c->idle_ns = rng_percent(s, 40) ? 0 : 1000ull * rng_range(s, 1, 500);
+	draw_watermarks(s);
 	c->max_tenants = rng_range(s, 2, 6);
 	c->max_engines = rng_range(s, 2, 10);
 	c->max_members = c->max_engines + rng_below(s, 12);
@@ -218,6 +228,7 @@ void world_draw(struct sim *s)
 	w->private_percent = draw(s, FEAT_PRIVATE, 10, 60);
 	w->deadline_percent = draw(s, FEAT_DEADLINE, 20, 100);
 	w->promise_percent = draw(s, FEAT_PROMISE, 10, 60);
+	w->kill_percent = draw(s, FEAT_KILL, 10, 90);
 	w->unlimited_percent = rng_range(s, 5, 60);
 	w->max_step_ns = rng_percent(s, 50) ? 1000 : 1000000;
 	for (uint32_t m = 0; m < w->nr_models; m++)

@@ -294,6 +294,32 @@ static void full_content_tables_evict_the_idle(void **state)
 	}
 }
 
+static void what_cannot_fit_evicts_nothing(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	struct mmt s;
+	uint64_t ids[8];
+	uint32_t e, c, idle;
+
+	(void)state;
+	cfg.max_tokens = 8 * MMT_PT;
+	mmt_init(&s, &cfg);
+	assert_int_equal(mmt_attach(&s, 1, &e, NULL), 0);
+	assert_int_equal(mmt_open(&s, e, &d, &c), 0);
+	mmt_chain(&s, e, c, 0, 3);
+	idle = mmt_chain(&s, e, c, 500, 3);
+	assert_int_equal(mmt_unlease(&s, e, idle), 0);
+	assert_int_equal(mmt_alloc(&s, e, c, 0, 6, ids), 0);
+	mmt_refused(&s, mmt_commit(&s, e, c, 0, mmt_tokens(900), 6 * MMT_PT, ids), -ENOMEM,
+		    MM_TABLE_FULL);
+	assert_int_equal(s.rp.a, offsetof(struct mm_config, max_tokens));
+	assert_int_equal(mm_vmstat(s.mm)->pages_evict, 0);
+	assert_int_equal(mmt_commit(&s, e, c, 0, mmt_tokens(900), 5 * MMT_PT, ids), 0);
+	assert_int_equal(mm_vmstat(s.mm)->pages_evict, 3);
+	mmt_fini(&s);
+}
+
 static void another_engine_s_idle_nodes_make_room_too(void **state)
 {
 	struct mm_config cfg = mmt_config();
@@ -424,6 +450,7 @@ int main(void)
 		T(a_cache_is_left_clean),
 		T(caches_leases_parks_fill_up),
 		cmocka_unit_test(full_content_tables_evict_the_idle),
+		cmocka_unit_test(what_cannot_fit_evicts_nothing),
 		cmocka_unit_test(another_engine_s_idle_nodes_make_room_too),
 		cmocka_unit_test(a_fragmented_arena_refuses_politely),
 		T(the_walks_add_up),

@@ -292,6 +292,31 @@ static void scrubbing_ends_the_quarantine(void **state)
 	assert_int_equal(t.rp.nr_pages, 1);
 }
 
+static void every_shard_of_a_page_is_scrubbed(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(4);
+	struct mm_meminfo mi;
+	uint32_t c3;
+
+	(void)state;
+	d.nr_shards = 2;
+	d.shard[1] = d.shard[0];
+	assert_int_equal(mmt_open(&t, e1, &d, &c3), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c3, 0, 2, NULL), 0);
+	t.hold = true;
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m1), 0);
+	assert_int_equal(t.nr_fx, 2);
+	assert_int_equal(t.fx[0].kind, MM_EFFECT_SCRUB);
+	assert_int_equal(t.fx[1].kind, MM_EFFECT_SCRUB);
+	assert_int_equal(t.fx[0].shard + t.fx[1].shard, 1);
+	mmt_complete(&t, 1, 0);
+	mm_meminfo(t.mm, 0, &mi);
+	assert_int_equal(mi.quarantined_bytes, 4 * MMT_PAGE);
+	mmt_complete(&t, 0, 0);
+	mm_meminfo(t.mm, 0, &mi);
+	assert_int_equal(mi.quarantined_bytes, 0);
+}
+
 static void an_orphan_s_cached_pages_serve_the_adopter(void **state)
 {
 	uint64_t b[64];
@@ -391,6 +416,7 @@ int main(void)
 		S(a_busy_caller_does_not_put_off_a_failed_scrub),
 		T(strange_completions_are_refused),
 		S(scrubbing_ends_the_quarantine),
+		S(every_shard_of_a_page_is_scrubbed),
 		T(an_orphan_s_cached_pages_serve_the_adopter),
 		T(what_the_adopter_maps_already_is_not_adopted),
 		T(what_a_leaver_still_maps_writable_is_not_adopted),

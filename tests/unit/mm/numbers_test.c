@@ -64,8 +64,10 @@ static void every_limit_is_accepted_to_its_end_and_no_further(void **state)
 	RANGE(max_frames, 1, 1u << 30);
 	RANGE(max_nodes, 1, 1u << 30);
 	RANGE(max_leases, 1, 1u << 24);
-	RANGE(max_parks, 0, 1u << 24);
-	RANGE(max_keys, 0, 1u << 24);
+	RANGE(max_parks, 0, (1u << 24) - 1);
+	RANGE(max_keys, 0, (1u << 24) - 1);
+	RANGE(max_shadows, 0, 1u << 28);
+	RANGE(policy, 0, (uint32_t)MM_NR_POLICIES - 1);
 	RANGE(max_pending, 0, 1u << 20);
 	RANGE(max_tokens, 1, 1ull << 34);
 	RANGE(batch_pages, 1, 1u << 20);
@@ -219,17 +221,64 @@ static void a_device_is_described_to_the_byte(void **state)
 	assert_true(i.leased_bytes == 0 && i.cached_bytes == 3 * MMT_PAGE);
 }
 
+/* Two groups of two shards on two devices, no two sizes equal. */
+static void sums_go_over_all_shards_and_groups(void **state)
+{
+	static const uint64_t size[2][2] = { { 8192, 4096 }, { 2048, 1024 } };	/* shard, group */
+	struct mm_cache_desc d = mmt_desc(7);
+	struct mm_engine_info ei;
+	struct mm_tenant_info ti;
+	struct mm_cache_info ci;
+	struct mm_meminfo mi;
+	uint32_t c, id = 0;
+	uint64_t bytes = 0;
+
+	(void)state;
+	d.nr_groups = d.nr_shards = 2;
+	d.group[1].kind = MM_GROUP_FULL;
+	d.shard[1].device = 1;
+	for (uint32_t s = 0; s < 2; s++)
+		memcpy(d.shard[s].page_bytes, size[s], sizeof(size[s]));
+	assert_int_equal(mmt_open(&t, e2, &d, &c), 0);
+	for (uint32_t g = 0; g < 2; g++)
+		for (uint32_t s = 0; s < 2; s++)
+			bytes += t.rp.geom[g].extent_bytes[s];
+	assert_int_equal(mmt_alloc(&t, e2, c, 0, 3, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c, 1, 5, NULL), 0);
+	assert_int_equal(mmt_reserve(&t, e2, 1, 99), 0);
+	assert_int_equal(mm_engine_info(t.mm, e2, &ei), 0);
+	assert_true(ei.extent_bytes == bytes && ei.nr_extents == 2 && ei.held_pages == 8);
+	assert_true(ei.held_bytes == 3 * 10240 + 5 * 5120 && ei.reserved_bytes == 99);
+	while (mm_next_cache(t.mm, &id, &ci) && ci.cache != c)
+		;
+	assert_true(ci.cache == c && ci.page_bytes == 15360 && ci.nr_extents == 2);
+	assert_true(ci.held_pages == 8 && ci.nr_groups == 2 && ci.nr_shards == 2);
+	mm_meminfo(t.mm, 0, &mi);
+	assert_true(mi.held_bytes == 3 * 8192 + 5 * 4096 && mi.nr_extents == 2);
+	mm_meminfo(t.mm, 1, &mi);
+	assert_true(mi.held_bytes == 3 * 2048 + 5 * 1024 && mi.reserved_bytes == 99);
+	assert_int_equal(mm_tenant_info(t.mm, 1000, &ti), 0);
+	assert_true(ti.key == 1000 && ti.nr_engines == 2 && ti.nr_caches == 2);
+	assert_true(ti.device[0].held_bytes == 3 * 8192 + 5 * 4096);
+	assert_true(ti.device[1].held_bytes == 3 * 2048 + 5 * 1024);
+	assert_true(ti.device[1].reserved_bytes == 99 && ti.device[0].reserved_bytes == 0);
+	assert_true(ti.device[0].charge_bytes + ti.device[1].charge_bytes == bytes);
+	assert_int_equal(mm_tenant_info(t.mm, 1001, &ti), -ENOENT);
+}
+
 static void shapes_are_told_to_their_engine_only(void **state)
 {
 	uint32_t lease = mmt_chain(&t, e1, c1, 0, 3), pages, groups, tokens, park;
 
 	(void)state;
+	pages = groups = tokens = 77;
 	assert_int_equal(mm_cache_shape(t.mm, e1, c1, &tokens, &groups), 0);
 	assert_true(tokens == MMT_PT && groups == 1);
 	assert_int_equal(mm_cache_shape(t.mm, e1, c1 + 1, &tokens, &groups), -ENOENT);
 	assert_int_equal(mm_cache_shape(t.mm, 0, c1, &tokens, &groups), -ENOENT);
 	assert_int_equal(mmt_park(&t, MM_PARK, e1, lease, 0, 0), 0);
 	park = t.rp.park;
+	pages = groups = 77;
 	assert_int_equal(mm_park_shape(t.mm, e1, park, &pages, &groups), 0);
 	assert_true(pages == 3 && groups == 1);
 	assert_int_equal(mm_park_shape(t.mm, e2, park, &pages, &groups), -ENOENT);
@@ -280,6 +329,7 @@ int main(void)
 		T(an_engine_is_described_by_its_id),
 		T(a_cache_is_described_to_the_token),
 		T(a_device_is_described_to_the_byte),
+		T(sums_go_over_all_shards_and_groups),
 		T(shapes_are_told_to_their_engine_only),
 		T(a_refusal_says_what_was_asked_for_and_what_there_is),
 	};

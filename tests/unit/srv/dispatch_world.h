@@ -78,7 +78,7 @@ static inline void on_notify(void *ctx, uint32_t member)
 	w->nr_notified++;
 }
 
-static const struct exec_ops callbacks = { on_reply, on_notify, NULL };
+static const struct exec_ops callbacks = { .reply = on_reply, .notify = on_notify };
 
 static inline uint32_t slot_get(struct world *w, int client)
 {

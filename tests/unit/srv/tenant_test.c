@@ -154,7 +154,7 @@ static void reply(void *ctx, const struct mm_reply *r)
 
 static void start(uint32_t max_tenants)
 {
-	static const struct exec_ops ops = { reply, ignore, NULL };
+	static const struct exec_ops ops = { .reply = reply, .notify = ignore };
 	const uint64_t bytes[2] = { 16 * MIB, 32 * MIB };
 	struct mm_config mm;
 	struct dev *dev[2];
