@@ -250,16 +250,27 @@ static bool promised(const struct slab *s)
 	return s->nr_extents - s->bucket[SLAB_DRAINING].nr < s->promise;
 }
 
+/* Is its tenant above max, with what is draining? It may not be any more. */
+static bool in_excess(const struct mm *mm, uint32_t bind)
+{
+	uint32_t tenant = cache_at(mm, bind_at(mm, bind)->cache)->tenant;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (memcg_excess(mm, tenant, d))
+			return true;
+	return false;
+}
+
 bool compact_give_back(struct mm *mm, uint32_t bind, uint32_t group)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[group];
 	const struct list *l = &s->bucket[SLAB_DRAINING];
-	bool any = false;
+	bool any = false, keep = l->head && !promised(s) && in_excess(mm, bind);
 	uint32_t next;
 
 	for (uint32_t e = l->head; e; e = next) {
 		next = extent_at(mm, e)->bucket_link.next;
-		if (extent_at(mm, e)->drain_flags & DRAIN_STICKY && !promised(s))
+		if (keep && extent_at(mm, e)->drain_flags & DRAIN_STICKY)
 			continue;
 		compact_end(mm, e);
 		any = true;

@@ -106,8 +106,8 @@ static void fence(struct mm *mm, uint32_t engine)
 	while (e->parks.head)
 		park_free(mm, e->parks.head);
 	for (uint32_t b = e->binds.head; b; b = bind_at(mm, b)->engine_link.next) {
-		compact_leave(mm, b);
 		admit_promise(mm, b, 0);
+		compact_leave(mm, b);
 		each_extent(mm, b, quarantine);
 		if (!cache_at(mm, bind_at(mm, b)->cache)->shared)
 			each_extent(mm, b, extent_evict);	/* nobody can use it any more */

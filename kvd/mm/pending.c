@@ -515,6 +515,7 @@ static void dequeue(struct mm *mm, uint32_t p)
 	pending_list_del(mm, &mm->waiting, p);
 	pool_put(mm, &mm->pendings, p);
 	mm->dirty = true;	/* what it collected extents in may be taken now */
+	mm->shrink.kick = mm->shrink.kick || mm->shrink.hungry;
 }
 
 /* More than the slab has FREE is wanted. */

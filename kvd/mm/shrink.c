@@ -3,6 +3,7 @@
 #include "compact.h"
 #include "core.h"
 #include "event.h"
+#include "policy.h"
 #include "shrink.h"
 
 #define SAMPLE		4u	/* frames of an extent looked at, at either end */
@@ -15,46 +16,23 @@ static uint64_t rest_ns(const struct mm *mm)
 	return mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
 }
 
-/* ---- what an extent is worth --------------------------------------------------------------- */
-
-/* Calls fn for a few of its cached nodes, the oldest and the newest; the greatest answer. */
-static uint64_t sample(const struct mm *mm, const struct extent *x,
-		       uint64_t (*fn)(const struct node *))
+static bool parked(const struct mm *mm, uint32_t f)
 {
-	uint32_t f = x->frames[FRAME_CACHED].head, b = x->frames[FRAME_CACHED].tail;
-	uint64_t most = 0;
-
-	for (uint32_t i = 0; i < SAMPLE && f; i++, f = frame_at(mm, f)->link.next) {
-		uint64_t v = fn(node_at(mm, frame_at(mm, f)->node));
-
-		most = v > most ? v : most;
-	}
-	for (uint32_t i = 0; i < SAMPLE && b; i++, b = frame_at(mm, b)->link.prev) {
-		uint64_t v = fn(node_at(mm, frame_at(mm, b)->node));
-
-		most = v > most ? v : most;
-	}
-	return most;
+	return f && node_at(mm, frame_at(mm, f)->node)->parked;
 }
 
-static uint64_t node_age(const struct node *n)
-{
-	return n->age + 1;
-}
-
-static uint64_t node_parked(const struct node *n)
-{
-	return n->parked;
-}
-
-static uint64_t extent_worth(const struct mm *mm, const struct extent *x)
-{
-	return sample(mm, x, node_age);
-}
-
+/* A few of its pages, the oldest and the newest, tell. */
 bool shrink_parked(const struct mm *mm, const struct extent *x)
 {
-	return sample(mm, x, node_parked) != 0;
+	uint32_t f = x->frames[FRAME_CACHED].head, b = x->frames[FRAME_CACHED].tail;
+
+	for (uint32_t i = 0; i < SAMPLE && f; i++) {
+		if (parked(mm, f) || parked(mm, b))
+			return true;
+		f = frame_at(mm, f)->link.next;
+		b = frame_at(mm, b)->link.prev;
+	}
+	return false;
 }
 
 /* ---- whose it may be ----------------------------------------------------------------------- */
@@ -128,7 +106,7 @@ static uint32_t pick(const struct mm *mm, const struct scope *sc)
 		if (!eligible(mm, x, sc))
 			continue;
 		window--;
-		worth = extent_worth(mm, x);
+		worth = policy_extent_worth(mm, e);
 		if (worth < least) {
 			least = worth;
 			best = e;
@@ -196,7 +174,7 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 			compact_fill(mm, bit);
 			look_again(mm, mm->now_ns + rest_ns(mm));
 			return;
-		} else if (!*budget) {	/* only after something was found, lest looking never ends */
+		} else if (!*budget) {	/* after something was found, lest looking never ends */
 			mm->shrink.kick = true;
 			return;
 		}
@@ -250,14 +228,14 @@ static bool take_cached(struct mm *mm, uint32_t tenant, bool parked, uint32_t *b
 	uint64_t bytes;
 
 	while ((sc.devices = over(mm, tenant, parked, &bytes))) {
-		if (!*budget) {
-			mm->shrink.kick = true;
-			return false;
-		}
 		sc.flags = sticky(mm, tenant);
 		if (!take_one(mm, &sc, budget))
 			return false;
 		mm->vmstat.reclaim_limit++;
+		if (!*budget) {
+			mm->shrink.kick = true;
+			return false;
+		}
 	}
 	return true;
 }

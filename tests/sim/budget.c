@@ -225,6 +225,8 @@ static void redeem(struct sim *s, uint32_t ei, uint32_t ci, uint32_t group, uint
 			if (call_submit(s, c))
 				end_settle(s);
 		}
+		if (e->fenced)		/* killed for its tenant's debt */
+			return;
 		if (e->nr_held == before && excused(s, e, s->last_reason))
 			return;
 		SIM_CHECK(s, e->nr_held > before,

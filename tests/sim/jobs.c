@@ -65,13 +65,15 @@ static void print_coverage(const struct coverage *c, double seconds)
 	       " orphans %" PRIu64 " deferred %" PRIu64 " events %" PRIu64 "\n"
 	       "  failed destroys %" PRIu64 " failed scrubs %" PRIu64 " pages read %" PRIu64
 	       " scribbles %" PRIu64 " clock jumps %" PRIu64 " clock lies %" PRIu64 "\n"
-	       "  moves %" PRIu64 " done %" PRIu64 " failed %" PRIu64 " vacates %" PRIu64
-	       " pages %" PRIu64 " promises %" PRIu64 " pages redeemed %" PRIu64 "\n"
+	       "  moves %" PRIu64 " done %" PRIu64 " failed %" PRIu64 " kills %" PRIu64
+	       " vacates %" PRIu64 " pages %" PRIu64 " promises %" PRIu64
+	       " pages redeemed %" PRIu64 "\n"
 	       "  trail %016" PRIx64 "\n",
 	       t->granted, t->freed, t->committed, t->dup_pages, t->adopted, c->evicts,
 	       t->quarantined, t->extents, t->destroys, t->failed_creates, t->scrubs, t->orphans,
 	       t->deferred, t->events, t->failed_destroys, t->failed_scrubs, t->reads, t->scribbles,
-	       t->jumps, t->backward, t->moves, t->moved, t->failed_moves, t->vacates, t->vacated,
+	       t->jumps, t->backward, t->moves, t->moved, t->failed_moves, t->kills,
+	       t->vacates, t->vacated,
 	       t->promised, t->redeemed, c->trail);
 }
 

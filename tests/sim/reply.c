@@ -110,13 +110,18 @@ static uint32_t free_slots(struct sim *s, uint32_t engine, uint32_t cache, uint3
 	return total;
 }
 
-/* Where extents may be on their way out with pages in them nothing is granted from those. */
-static bool is_draining(struct sim *s, const struct call *c)
+/* Then what it gives back is not given to it again. */
+static bool above_max(struct sim *s, uint32_t engine)
 {
+	const struct tenant *t = budget_tenant(s, s->engine[engine].uid);
+	struct mm_tenant_info info;
+
+	if (mm_tenant_info(s->mm, s->engine[engine].uid, &info))
+		return false;
 	for (uint32_t d = 0; d < s->cfg.nr_devices; d++)
-		if (s->cfg.device[d].wmark_low_bytes)
+		if (info.device[d].charge_bytes > t->limit[d].max_bytes)
 			return true;
-	return s->cfg.idle_ns || budget_tenant(s, s->engine[c->engine].uid)->limited;
+	return false;
 }
 
 static void check_refused_alloc(struct sim *s, const struct call *c)
@@ -124,9 +129,7 @@ static void check_refused_alloc(struct sim *s, const struct call *c)
 	uint32_t nr;
 
 	s->sum.refused++;
-	if (c->expect != EXPECT_ROOM || s->engine[c->engine].fenced)
-		return;
-	if (is_draining(s, c))
+	if (c->expect != EXPECT_ROOM || s->engine[c->engine].fenced || above_max(s, c->engine))
 		return;
 	nr = free_slots(s, c->engine, c->cache, c->req.group);
 	SIM_CHECK(s, nr < c->req.alloc.nr_pages, "refused %u pages with %u free in own extents",

@@ -217,6 +217,7 @@ static void check_vmstat(struct sim *s)
 	   t->leases_new + t->leases_moved);
 	IN(engines, t->engines, t->engines);
 	IN(fences, t->fences, t->fences);
+	IN(oom_kills, t->kills, t->kills);
 	SIM_CHECK(s, v.alloc_fail <= s->op_err[MM_ALLOC], "vmstat alloc_fail is %llu, model %llu",
 		  ULL(v.alloc_fail), ULL(s->op_err[MM_ALLOC]));
 	SIM_CHECK(s, v.hit_tokens <= v.lookup_tokens, "vmstat hit_tokens is %llu of %llu",

@@ -183,6 +183,8 @@ static void owner_that_runs_out_of_pages_takes_its_extent_back(void **state)
 	struct mm_cache_desc d = mmt_desc(1);
 	struct mmt t;
 	uint32_t e, m, c;
+	struct mm_limits one = { .high_bytes = MM_NO_LIMIT, .max_bytes = MMT_EXTENT };
+	struct mm_limits two = { .high_bytes = MM_NO_LIMIT, .max_bytes = 2 * MMT_EXTENT };
 	uint64_t ids[8], more[8];
 
 	(void)state;
@@ -198,9 +200,14 @@ static void owner_that_runs_out_of_pages_takes_its_extent_back(void **state)
 	/* One that a limit wants is not given back. */
 	mmt_tick(&t, t.now + ANSWER);
 	assert_true(compact_pack(t.mm, bind_of(&t, ids[0]), 0, DRAIN_STICKY));
-	assert_int_equal(mmt_alloc(&t, e, c, 0, 8, more), -ENOMEM);
+	assert_int_equal(mmt_limits(&t, 1, 0, one, MM_OOM_NONE), 0);
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 8, more), -EDQUOT);
 	assert_int_equal(mmt_alloc(&t, e, c, 0, 4, more), 0);
 	assert_non_null(event_of(&t, m, MM_EVENT_VACATE));
+	/* Unless the limit is met without it. */
+	assert_int_equal(mmt_limits(&t, 1, 0, two, MM_OOM_NONE), 0);
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 4, more), 0);
+	assert_null(event_of(&t, m, MM_EVENT_VACATE));
 	mmt_fini(&t);
 }
 

@@ -522,6 +522,74 @@ static void max_is_met_with_what_the_tenant_has(void **state)
 	mmt_fini(&t);
 }
 
+/* ---- found by the simulator ---------------------------------------------------------------- */
+
+/* Looking for what the first does not have must not use up the second's turn. */
+static void tenant_with_nothing_to_take_does_not_starve_another(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 2 * PAGES, NULL), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		cached(e2, c2, i * 200);
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	limit(2, 0, 0, 1, 1, MM_OOM_NONE);
+	for (uint32_t i = 0; i < 200 && mm_next_deadline(t.mm) <= t.now; i++) {
+		mm_tick(t.mm, t.now, 1);
+		mm_check(t.mm);
+		mmt_run(&t);
+	}
+	assert_true(mm_next_deadline(t.mm) > t.now);
+	assert_int_equal(charge(2), 1);
+	mmt_fini(&t);
+}
+
+static void slab_keeps_what_it_was_promised(void **state)
+{
+	uint64_t ids[3 * PAGES];
+
+	(void)state;
+	start(16, 0, 0);
+	{
+		struct mm_cache_desc d = mmt_desc(1);
+		struct mm_request rq = { .op = MM_CACHE_OPEN, .engine = e1,
+					 .open = { &d, 2 * PAGES } };
+
+		assert_int_equal(mmt_submit(&t, &rq), 0);
+	}
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3 * PAGES, ids), 0);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(mmt_free(&t, e1, ids + i * PAGES + 1, PAGES - 1), 0);
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	settle();
+	assert_int_equal(mm_vmstat(t.mm)->vacates, 1);	/* of three two are its own */
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 2 * PAGES - 2, NULL), 0);
+	mmt_fini(&t);
+}
+
+/* Above high, not max: what its engine waits for is not taken from it again and again. */
+static void waiting_engine_above_high_keeps_its_extents(void **state)
+{
+	uint32_t e3, m3, c3;
+	struct mm_cache_desc d = mmt_desc(1);
+
+	(void)state;
+	start(4, 0, 0);
+	assert_int_equal(mmt_attach(&t, 1, &e3, &m3), 0);
+	assert_int_equal(mmt_open(&t, e3, &d, &c3), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 2 * PAGES, NULL), 0);
+	cached(e1, c1, 0);
+	cached(e1, c1, 200);
+	limit(1, 0, 0, 1, UINT32_MAX, MM_OOM_NONE);
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 3 * PAGES, t.now + ANSWER / 2), MMT_LATER);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.late.result, -ENOMEM);
+	settle();
+	assert_int_equal(charge(1), 1);
+	mmt_fini(&t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -543,6 +611,9 @@ int main(void)
 		cmocka_unit_test(nothing_is_taken_below_min),
 		cmocka_unit_test(direct_reclaim_prefers_who_is_above_low),
 		cmocka_unit_test(max_is_met_with_what_the_tenant_has),
+		cmocka_unit_test(tenant_with_nothing_to_take_does_not_starve_another),
+		cmocka_unit_test(slab_keeps_what_it_was_promised),
+		cmocka_unit_test(waiting_engine_above_high_keeps_its_extents),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
