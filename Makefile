@@ -173,6 +173,7 @@ $(BUILD)/lib/kvgen.a: $(filter-out %/main.o,$(kvgen_OBJS))
 $(BUILD)/lib/kvreplay.a: $(filter-out %/main.o,$(kvreplay_OBJS))
 
 $(call module_objs,$(wildcard tests/unit/mm/*.c)):      INCS := -Ikvd/mm -Itests/unit/mm -Itests/unit
+$(call module_objs,tests/unit/mm/scale_test.c): INCS := -Ikvd/mm -Itools/common -Itools/kvbench
 $(call module_objs,$(wildcard tests/unit/io/*.c tests/unit/srv/*.c tests/unit/ipc/*.c)): \
 	INCS := -Ikvd -Iipc -Itests/unit -Itests/unit/srv
 $(call module_objs,$(wildcard tests/unit/kernels/*.c)): INCS := -Ikernels -Itests/unit
@@ -190,6 +191,8 @@ TEST_LINK = $(Q)mkdir -p $(@D) && $(CC) $(LDBASE) -o $@ $(filter %.o,$^) \
 
 $(BUILD)/tests/mm/%: $(BUILD)/obj/tests/unit/mm/%.o $(BUILD)/lib/mm.a
 	$(call TEST_LINK,)
+$(BUILD)/tests/mm/scale_test: $(call module_objs,tools/kvbench/mm_world.c tools/kvbench/bare.c \
+	tools/common/trace.c)
 $(BUILD)/tests/io/%: $(BUILD)/obj/tests/unit/io/%.o $(DAEMON_A)
 	$(call TEST_LINK,$(KVD_LIBS))
 $(BUILD)/tests/srv/%: $(BUILD)/obj/tests/unit/srv/%.o $(DAEMON_A)

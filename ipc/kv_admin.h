@@ -29,6 +29,8 @@ enum kv_admin_cmd {
 	KV_ADMIN_CHECK,		/* runs mm_check; one kv_admin_status */
 	KV_ADMIN_TENANTS,	/* kv_admin_tenant */
 	KV_ADMIN_TENANT_SET,	/* asked with a kv_admin_tenant_set; one kv_admin_tenant */
+	KV_ADMIN_PRESSURE,	/* kv_admin_pressure: of all, then of each tenant */
+	KV_ADMIN_OOM,		/* kv_admin_oom, the oldest first */
 };
 
 #define KV_ADMIN_MORE	1u
@@ -113,6 +115,41 @@ struct kv_admin_tenant {
 	uint64_t low_events, high_events, max_events, oom_events, oom_kills;
 	uint64_t lookup_tokens, hit_tokens;
 	struct kv_admin_tenant_device device[8];
+};
+
+/* Shares of time in 1/10000 over the last 10, 60 and 300 s: some allocation waited for memory;
+ * every engine that works did. */
+struct kv_admin_pressure {
+	char tenant[KV_NAME_BYTES];	/* empty: all of them */
+	uint32_t key, all;
+	uint32_t some_avg[3], full_avg[3];
+	uint64_t some_total_ns, full_total_ns;
+};
+
+#define KV_OOM_HOLDERS	8u
+
+struct kv_admin_oom_holder {
+	char name[KV_NAME_BYTES], tenant[KV_NAME_BYTES];	/* name: empty once it is gone */
+	uint32_t engine, pid;
+	uint64_t held_bytes, leased_bytes, cached_bytes, reserved_bytes;
+};
+
+/* A refused allocation; what the bytes are is said of the device that was short, at that time. */
+struct kv_admin_oom {
+	uint64_t seq;
+	uint64_t age_ns, span_ns;	/* since the first of count; from there to the last */
+	char name[KV_NAME_BYTES], tenant[KV_NAME_BYTES], device_name[KV_NAME_BYTES];
+	char limit[KV_NAME_BYTES];	/* KV_TABLE_FULL: which, as in docs/knobs.md */
+	uint32_t engine, pid, cache, group, nr_pages, device;
+	uint32_t count, missed;		/* see mm_oom_report */
+	int32_t result;
+	uint32_t reason;		/* enum kv_reason */
+	uint64_t a, b;
+	uint64_t bytes, pool_bytes, extent_bytes, reserved_bytes, free_bytes;
+	uint64_t held_bytes, leased_bytes, cached_bytes, protected_bytes, quarantined_bytes;
+	uint64_t fragmented_bytes, leaving_bytes, promised_bytes;
+	uint32_t nr_waiting, nr_holders;
+	struct kv_admin_oom_holder holder[KV_OOM_HOLDERS];
 };
 
 struct kv_admin_counter {

@@ -57,6 +57,7 @@ alone() {
 		tools/kvreplay/*) inc="-Itools/common -Itools/kvreplay -Ikvd/mm" ;;
 		libkv/include/*) inc=-Ilibkv/include ;;
 		libkv/*) inc="-Ilibkv -Ilibkv/include -Iipc -Ikernels" ;;
+		tools/kvbench/*) inc="-Itools/common -Itools/kvbench -Ilibkv/include -Iipc -Ikvd/mm" ;;
 		*) inc="-Itools/common -I$(dirname "$h") -Ilibkv/include -Iipc" ;;
 		esac
 		printf '#include "%s"\n' "$PWD/$h" |

@@ -48,7 +48,7 @@ static void set_slab(struct mm *mm, uint32_t bind, uint32_t group, uint32_t prom
 	mm->dirty = mm->dirty || after < before;
 }
 
-/* They do not wait their turn, so nobody else's waking is theirs. */
+/* They need not wait for who is before them, so they are woken by themselves. */
 void admit_wake(struct mm *mm, uint32_t device)
 {
 	if (!mm->device[device].promised_bytes || !mm->waiting.head)
@@ -176,8 +176,8 @@ static uint64_t promise_short(const struct mm *mm, uint32_t tenant, const struct
 	return core_less(taken(mm, d) - now + want + keep, pool);
 }
 
-/* reclaim_bytes, but of the bind's own slabs only what they have beyond the promise they are to get:
- * the rest counts for it. No slab goes below both promises, so the sums stay. */
+/* reclaim_bytes, but of the bind's own slabs only what they have beyond the promise they are to
+ * get: the rest counts for it. No slab goes below both promises, so the sums stay. */
 static bool take_beside(struct mm *mm, const struct cache *c, uint32_t bind, uint32_t min_pages,
 			uint32_t tenant, uint64_t *left)
 {

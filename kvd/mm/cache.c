@@ -3,6 +3,7 @@
 
 #include "admit.h"
 #include "core.h"
+#include "policy.h"
 #include "reclaim.h"
 
 #define MAX_PAGE_BYTES	(1ull << 40)
@@ -174,7 +175,7 @@ void cache_bind_put(struct mm *mm, uint32_t bind)
 
 	if (b->engine || b->nr_extents)
 		return;
-	MM_ASSERT(!b->lru.nr && !b->on_trim);
+	MM_ASSERT(!b->policy.mask && !b->on_trim);
 	cache_bind_list_del(mm, &cache_at(mm, cache)->orphans, bind);
 	pool_put(mm, &mm->binds, bind);
 	cache_put(mm, cache);
@@ -253,10 +254,9 @@ static uint64_t last_use(const struct mm *mm, uint32_t cache)
 
 	for (uint32_t o = cache_at(mm, cache)->orphans.head; o;
 	     o = bind_at(mm, o)->cache_link.next) {
-		uint32_t n = bind_at(mm, o)->lru.tail;
+		uint64_t used = policy_last_use(mm, o);
 
-		if (n && node_at(mm, n)->age > last)
-			last = node_at(mm, n)->age;
+		last = used > last ? used : last;
 	}
 	return last;
 }

@@ -2,7 +2,8 @@
 #include "cache.h"
 #include "check.h"
 #include "core.h"
-#include "lru.h"
+#include "policy.h"
+#include "workingset.h"
 
 /* ---- nodes --------------------------------------------------------------------------------- */
 
@@ -152,26 +153,19 @@ static void check_sums(const struct mm *mm, uint32_t cache)
 	MM_ASSERT(tokens == cache_at(mm, cache)->cached_tokens);
 }
 
-/* ---- lru, leases, parks, keys -------------------------------------------------------------- */
+/* ---- queues, leases, parks, keys ----------------------------------------------------------- */
 
-static void check_lru(const struct mm *mm)
+static void check_queues(const struct mm *mm)
 {
 	uint32_t listed = 0, idle = 0;
 
 	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b)) {
-		uint32_t nr = 0, prev = NIL;
-
-		for (uint32_t n = bind_at(mm, b)->lru.head; n; n = node_at(mm, n)->lru.next) {
-			MM_ASSERT(node_at(mm, n)->lru.prev == prev);
-			MM_ASSERT(lru_home(mm, n) == b && !node_at(mm, n)->pins);
-			MM_ASSERT(++nr <= bind_at(mm, b)->lru.nr);
-			prev = n;
-		}
-		MM_ASSERT(nr == bind_at(mm, b)->lru.nr && bind_at(mm, b)->lru.tail == prev);
-		listed += nr;
+		policy_check(mm, b);
+		for (uint32_t at = 0; at < POLICY_QUEUES; at++)
+			listed += bind_at(mm, b)->policy.queue[at].list.nr;
 	}
 	for (uint32_t n = pool_next(mm, &mm->nodes, 0); n; n = pool_next(mm, &mm->nodes, n))
-		idle += !node_at(mm, n)->pins && lru_home(mm, n);
+		idle += !node_at(mm, n)->pins && policy_home(mm, n);
 	MM_ASSERT(idle == listed);
 }
 
@@ -214,7 +208,8 @@ void check_tree(const struct mm *mm)
 	uint32_t idle = 0, owned = 0;
 
 	check_nodes(mm);
-	check_lru(mm);
+	check_queues(mm);
+	workingset_check(mm);
 	check_parks(mm);
 	for (uint32_t c = pool_next(mm, &mm->caches, 0); c; c = pool_next(mm, &mm->caches, c))
 		check_sums(mm, c);

@@ -4,7 +4,7 @@
 #include "core.h"
 #include "commit.h"
 #include "lookup.h"
-#include "lru.h"
+#include "policy.h"
 
 struct plan {
 	const struct mm_request *rq;
@@ -160,16 +160,17 @@ static int check_room(struct mm *mm, const struct plan *p, struct mm_reply *rp)
 }
 
 /* The coldest node of a tenant; of all for 0. */
-static uint32_t coldest_of(const struct mm *mm, uint32_t tenant)
+static uint32_t coldest_of(struct mm *mm, uint32_t tenant)
 {
 	uint32_t n = NIL;
 
 	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b)) {
-		uint32_t cold = lru_coldest(mm, b);
+		uint32_t cold;
 
 		if (tenant && cache_at(mm, bind_at(mm, b)->cache)->tenant != tenant)
 			continue;
-		if (cold && (!n || node_at(mm, cold)->age < node_at(mm, n)->age))
+		cold = policy_victim(mm, b);
+		if (cold && (!n || policy_colder(mm, cold, n)))
 			n = cold;
 	}
 	return n;
@@ -178,7 +179,7 @@ static uint32_t coldest_of(const struct mm *mm, uint32_t tenant)
 /* Own coldest node first, else the tenant's, else the coldest of all. */
 static bool evict_one(struct mm *mm, uint32_t bind)
 {
-	uint32_t n = lru_coldest(mm, bind), budget = UINT32_MAX;
+	uint32_t n = policy_victim(mm, bind), budget = UINT32_MAX;
 
 	if (!n)
 		n = coldest_of(mm, cache_at(mm, bind_at(mm, bind)->cache)->tenant);
@@ -253,8 +254,21 @@ static void publish_page(struct mm *mm, const struct plan *p, uint32_t i, uint32
 	}
 }
 
+/* Is more found than is new? What is committed piece by piece is as its first piece. */
+static bool appends(const struct mm *mm, const struct plan *p)
+{
+	const struct node *at = node_at(mm, p->at);
+
+	if (!p->at)
+		return false;
+	if (!at->hits && !at->age)
+		return at->appended;
+	return at->depth + 1 >= p->rq->commit.nr_pages - p->nr_old;
+}
+
 static uint32_t publish(struct mm *mm, const struct plan *p, uint64_t *chain)
 {
+	bool appended = appends(mm, p);
 	uint32_t *path = core_path(mm), *run = runs_of(mm), tail = p->at;
 
 	for (uint32_t i = 0; i < p->rq->commit.nr_pages; i++) {
@@ -263,6 +277,7 @@ static uint32_t publish(struct mm *mm, const struct plan *p, uint64_t *chain)
 
 			q.key = path[i];
 			path[i] = tail = node_create(mm, &q, run[i]);
+			node_at(mm, tail)->appended = appended;
 		}
 		publish_page(mm, p, i, path[i], chain);
 	}

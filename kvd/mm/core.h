@@ -57,8 +57,10 @@ struct mm {
 	uint32_t version, pad;
 	struct mm_config cfg;
 	uint64_t now_ns;
-	uint64_t clock;			/* order of last use, one tick an unpin */
+	uint64_t clock;			/* of last use: policy.h */
+	uint64_t nr_shadowed;		/* nodes evicted, ever */
 	uint64_t off_frames, off_tokens, off_key_heads, off_imports, off_path;
+	uint64_t off_worth, off_shadows, off_shadow_heads;
 	uint32_t key_mask;
 	uint32_t fx_seq, pressure_seq;
 	struct pending_queue queue;
@@ -137,7 +139,7 @@ LIST_DEFINE(take_list, extent_at, take_link)
 LIST_DEFINE(fx_list, extent_at, fx_link)
 LIST_DEFINE(retire_list, extent_at, retire_link)
 LIST_DEFINE(drain_list, extent_at, drain_link)
-LIST_DEFINE(lru_list, node_at, lru)
+LIST_DEFINE(queue_list, node_at, queue)
 LIST_DEFINE(notify_list, member_at, notify_link)
 LIST_DEFINE(member_list, member_at, engine_link)
 LIST_DEFINE(engine_bind_list, bind_at, engine_link)

@@ -7,6 +7,8 @@
 #include "cache.h"
 #include "core.h"
 #include "import.h"
+#include "workingset.h"
+#include "worth.h"
 
 static uint64_t add(uint64_t h, uint64_t v)
 {
@@ -85,8 +87,11 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 	for (uint32_t i = pool_next(mm, &mm->members, 0); i; i = pool_next(mm, &mm->members, i))
 		h = add(h, (uint64_t)pool_id(mm, &mm->members, i) << 32 |
 			   member_at(mm, i)->engine << 1 | member_at(mm, i)->on_notify);
-	for (uint32_t i = pool_next(mm, &mm->tenants, 0); i; i = pool_next(mm, &mm->tenants, i))
+	for (uint32_t i = pool_next(mm, &mm->tenants, 0); i; i = pool_next(mm, &mm->tenants, i)) {
 		h = add_tenant(tenant_at(mm, i), h);
+		if (worth_at(mm, i))
+			h = add_bytes(h, worth_at(mm, i), sizeof(struct worth));
+	}
 	return h;
 }
 
@@ -103,7 +108,7 @@ static uint64_t add_caches(const struct mm *mm, uint64_t h)
 		const struct bind *b = bind_at(mm, i);
 
 		h = add(h, (uint64_t)b->engine << 32 | b->cache);
-		h = add_list(h, &b->lru);
+		h = add_bytes(h, &b->policy, sizeof(b->policy));
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 			h = add(add(h, b->slab[g].promise),
 				(uint64_t)b->slab[g].nr_coming << 32 | b->slab[g].pend_pages);
@@ -147,7 +152,10 @@ static uint64_t add_content(const struct mm *mm, uint64_t h)
 		h = add(h, (uint64_t)n->cache << 32 | i);
 		h = add(h, (uint64_t)n->parent << 32 | n->key);
 		h = add(h, (uint64_t)n->pins << 32 | n->need);
-		h = add(h, (uint64_t)n->lru.next << 32 | n->dropped);
+		h = add(h, (uint64_t)n->queue.next << 32 | (uint32_t)n->hits << 24 |
+			   (uint32_t)n->appended << 16 | (uint32_t)n->class << 12 |
+			   (uint32_t)n->prio << 8 | n->dropped);
+		h = add(h, (uint32_t)n->ttl << 8 | n->reuse);
 		h = add_bytes(h, n->loc, sizeof(n->loc));
 		h = add_bytes(h, node_tokens(mm, i), n->nr_tokens * 4);
 	}
@@ -173,5 +181,6 @@ uint64_t mm_digest(const struct mm *mm)
 	h = add_engines(mm, h);
 	h = add_caches(mm, h);
 	h = add_queues(mm, h);
+	h = workingset_digest(mm, h);
 	return add_content(mm, h);
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "policy.h"
 
 static uint32_t depth_of(const struct mm *mm, uint32_t node)
 {
@@ -175,5 +176,35 @@ int lease_op_drop_head(struct mm *mm, const struct mm_request *rq, struct mm_rep
 	from = lease_from(mm, lease);
 	l->drop[g] = depth;
 	each_node(mm, l->node, from, lease_from(mm, lease), node_unneed);
+	return 0;
+}
+
+/* Every node of the range is pinned by the lease, so none of them changes its queue. */
+int lease_op_hint(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+{
+	int err = 0;
+	uint32_t lease = find(mm, rq, rq->hint.lease, rp, &err);
+	const struct mm_hint *h = &rq->hint.hint;
+	uint32_t depth, to;
+
+	if (!lease)
+		return err;
+	depth = depth_of(mm, lease_at(mm, lease)->node);
+	to = h->to_page ? h->to_page : depth;
+	if (h->from_page >= to || to > depth)
+		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, to, depth);
+	if (h->priority > 2)
+		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, h->priority, 2);
+	for (uint32_t n = lease_at(mm, lease)->node; n && node_at(mm, n)->depth >= h->from_page;
+	     n = node_at(mm, n)->parent) {
+		struct node *no = node_at(mm, n);
+
+		if (no->depth >= to)
+			continue;
+		no->prio = h->priority & 3;
+		no->reuse = policy_pack_ms(h->reuse_ms) & 255;
+		no->ttl = policy_pack_ms(h->ttl_ms) & 255;
+	}
+	rp->nr_pages = to - h->from_page;
 	return 0;
 }

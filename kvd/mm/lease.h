@@ -42,6 +42,7 @@ uint32_t lease_from(const struct mm *, uint32_t lease);
 
 int lease_op_dup(struct mm *, const struct mm_request *, struct mm_reply *);
 int lease_op_unlease(struct mm *, const struct mm_request *, struct mm_reply *);
+int lease_op_hint(struct mm *, const struct mm_request *, struct mm_reply *);
 int lease_op_drop_head(struct mm *, const struct mm_request *, struct mm_reply *);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "core.h"
 #include "lookup.h"
-#include "lru.h"
+#include "policy.h"
 
 struct hit {
 	uint32_t bind, cache;
@@ -97,7 +97,7 @@ static void adopt(struct mm *mm, const struct hit *h, uint64_t *pages)
 	struct node *n = node_at(mm, h->tail);
 	uint32_t nr = cache_at(mm, h->cache)->desc.nr_groups;
 
-	lru_del(mm, h->tail);
+	policy_del(mm, h->tail);
 	for (uint32_t g = 0; g < nr; g++) {
 		uint32_t f = n->loc[g];
 

@@ -3,6 +3,7 @@
 
 #include "cache.h"
 #include "core.h"
+#include "worth.h"
 
 uint32_t tenant_find(const struct mm *mm, uint32_t key)
 {
@@ -20,6 +21,7 @@ uint32_t tenant_create(struct mm *mm, uint32_t key)
 	if (!t)
 		return NIL;
 	tenant_at(mm, t)->key = key;
+	worth_init(mm, t);
 	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
 		tenant_at(mm, t)->limit[d] = (struct mm_limits){
 			.high_bytes = MM_NO_LIMIT, .max_bytes = MM_NO_LIMIT,

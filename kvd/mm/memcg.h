@@ -47,6 +47,7 @@ struct tenant {
 	struct fair fair;
 	struct pending_tenant queue;
 	struct psi psi;
+	struct mm_workingset_info workingset;
 };
 
 uint32_t tenant_find(const struct mm *, uint32_t key);	/* 0: none */

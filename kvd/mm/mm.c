@@ -8,6 +8,8 @@
 #include "event.h"
 #include "import.h"
 #include "lookup.h"
+#include "workingset.h"
+#include "worth.h"
 
 #define ID_REUSE	1024u	/* freed ids rest until so many others have been freed */
 
@@ -91,6 +93,10 @@ static uint64_t lay_out(struct mm *mm, const struct mm_config *cfg)
 	mm->token_buddy.stride = NODE_UNIT_TOKENS * 4;
 	mm->token_buddy.off_tags = carve(&at, token_units(cfg));
 	mm->off_imports = carve(&at, 2ull * cfg->max_members * cfg->max_extents);
+	mm->off_worth = carve(&at, cfg->policy == MM_POLICY_GITTINS ?
+					   (uint64_t)cfg->max_tenants * sizeof(struct worth) : 0);
+	mm->off_shadows = carve(&at, (uint64_t)cfg->max_shadows * sizeof(struct shadow));
+	mm->off_shadow_heads = carve(&at, 4ull * workingset_heads(cfg->max_shadows));
 	mm->off_path = carve(&at, 8ull * (cfg->batch_pages + 1));
 	mm->replies.nr_words = REPLY_ARRAYS * cfg->batch_pages +
 			       EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
@@ -116,9 +122,10 @@ static bool config_valid(const struct mm_config *c)
 	       between(c->max_members, 1, 65535) && between(c->max_caches, 1, 65535) &&
 	       between(c->max_extents, 1, (1u << MM_EXTENT_BITS) - 1) &&
 	       between(c->max_frames, 1, 1u << 30) && between(c->max_nodes, 1, 1u << 30) &&
-	       between(c->max_leases, 1, 1u << 24) && c->max_parks <= 1u << 24 &&
-	       c->max_keys <= 1u << 24 && c->max_pending <= 1u << 20 &&
-	       between(c->max_tokens, 1, 1ull << 34) && between(c->batch_pages, 1, 1u << 20);
+	       between(c->max_leases, 1, 1u << 24) && c->max_parks < 1u << 24 &&
+	       c->max_keys < 1u << 24 && c->max_pending <= 1u << 20 &&
+	       between(c->max_tokens, 1, 1ull << 34) && between(c->batch_pages, 1, 1u << 20) &&
+	       c->max_shadows <= 1u << 28 && c->policy < MM_NR_POLICIES;
 }
 
 size_t mm_footprint(const struct mm_config *cfg)
@@ -148,6 +155,7 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 	memset(block(mm, mm->off_key_heads), 0, (mm->key_mask + 1ull) * sizeof(uint32_t));
 	memset(block(mm, mm->frame_buddy.off_tags), 0, cfg->max_frames);
 	memset(block(mm, mm->token_buddy.off_tags), 0, token_units(cfg));
+	memset(block(mm, mm->off_shadow_heads), 0, 4ull * workingset_heads(cfg->max_shadows));
 	buddy_init(mm, &mm->frame_buddy, cfg->max_frames);
 	buddy_init(mm, &mm->token_buddy, token_units(cfg));
 	mm->queue.due_ns = UINT64_MAX;
@@ -166,14 +174,14 @@ static const struct {
 	enum array_use array;
 	bool asks;			/* an engine that does it is not idle */
 } ops[MM_NR_OPS] = {
-	[MM_ENGINE_ATTACH] = { engine_op_attach, NO_ARRAY },
-	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY },
-	[MM_FENCE] = { engine_op_fence, NO_ARRAY },
-	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY },
+	[MM_ENGINE_ATTACH] = { engine_op_attach, NO_ARRAY, false },
+	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY, false },
+	[MM_FENCE] = { engine_op_fence, NO_ARRAY, false },
+	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY, false },
 	[MM_CACHE_OPEN] = { cache_op_open, GEOM_ARRAY, true },
-	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY },
-	[MM_IMPORT] = { import_op_import, NO_ARRAY },
-	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY },
+	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY, false },
+	[MM_IMPORT] = { import_op_import, NO_ARRAY, false },
+	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY, false },
 	[MM_ALLOC] = { pending_op_alloc, ONE_BATCH, true },
 	[MM_FREE] = { slab_op_free, NO_ARRAY, true },
 	[MM_LOOKUP] = { lookup_op, ALL_GROUPS, true },
@@ -185,11 +193,12 @@ static const struct {
 	[MM_UNPARK] = { park_op_unpark, NO_ARRAY, true },
 	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY, true },
 	[MM_RESERVE] = { admit_op_reserve, NO_ARRAY, true },
-	[MM_EVENTS] = { event_op_events, EVENT_ARRAY },
-	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY },
-	[MM_VACATE_ACK] = { compact_op_vacate_ack, NO_ARRAY },
-	[MM_STAT] = { engine_op_stat, NO_ARRAY },
-	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY },
+	[MM_EVENTS] = { event_op_events, EVENT_ARRAY, false },
+	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY, false },
+	[MM_VACATE_ACK] = { compact_op_vacate_ack, NO_ARRAY, false },
+	[MM_STAT] = { engine_op_stat, NO_ARRAY, false },
+	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY, false },
+	[MM_HINT] = { lease_op_hint, NO_ARRAY, true },
 };
 
 static uint32_t worst_words(const struct mm *mm, enum array_use use)

@@ -361,7 +361,8 @@ struct mm_effect {
 	X(leases,		"leases granted") \
 	X(engines,		"engines attached, ever") \
 	X(fences,		"engines fenced") \
-	X(oom,			"allocations refused for want of memory that had a deadline")
+	X(oom,			"allocations refused for want of memory that had a deadline") \
+	X(refaults,		"pages committed again after they were evicted")
 
 struct mm_vmstat {
 #define X(name, help) uint64_t name;
@@ -455,6 +456,14 @@ struct mm_oom_report {
 	struct mm_oom_holder holder[MM_OOM_HOLDERS];
 };
 
+#define MM_LOG2_BUCKETS	34	/* bucket b: 2^(b-1) to 2^b - 1; 0 for 0; the last for all above */
+
+struct mm_workingset_info {		/* of one tenant */
+	uint64_t evictions, refaults;
+	uint64_t distance[MM_LOG2_BUCKETS];	/* refaults by evictions in between */
+	uint64_t gap_ms[MM_LOG2_BUCKETS];	/* reuses, of evicted pages too, by time between */
+};
+
 /* ---- calls --------------------------------------------------------------------------------- */
 
 struct mm;
@@ -488,6 +497,7 @@ int mm_cache_shape(const struct mm *, uint32_t engine, uint32_t cache, uint32_t 
 		   uint32_t *nr_groups);
 int mm_park_shape(const struct mm *, uint32_t engine, uint32_t park, uint32_t *nr_pages,
 		  uint32_t *nr_groups);
+int mm_workingset(const struct mm *, uint32_t tenant, struct mm_workingset_info *); /* -ENOENT */
 int mm_engine_info(const struct mm *, uint32_t engine, struct mm_engine_info *);
 
 /* Facts the executor needs. -ENOENT for an extent that does not exist. */

@@ -2,7 +2,8 @@
 #include <string.h>
 
 #include "core.h"
-#include "lru.h"
+#include "policy.h"
+#include "workingset.h"
 
 uint32_t node_units(uint32_t nr_tokens)
 {
@@ -174,14 +175,16 @@ uint32_t node_create(struct mm *mm, const struct node_query *q, uint32_t unit)
 	struct node *no = node_at(mm, n);
 
 	MM_ASSERT(n);
-	no->cache = q->cache;
+	no->cache = q->cache & 0xffff;
 	no->parent = q->parent;
-	no->key = q->key;
-	no->nr_tokens = q->nr_tokens & 0x3fffff;
+	no->key = q->key & 0xffffff;
+	no->prio = 1;
+	no->nr_tokens = q->nr_tokens & 0x1ffff;
 	no->depth = q->parent ? node_at(mm, q->parent)->depth + 1 : 0;
 	no->tokens = unit;
 	memcpy(node_tokens(mm, n), q->tokens, q->nr_tokens * sizeof(*q->tokens));
 	tree_insert(mm, q, n);
+	workingset_create(mm, n);
 	c->nr_nodes++;
 	c->cached_tokens += q->nr_tokens;
 	node_pin(mm, n);
@@ -212,12 +215,16 @@ static void destroy_one(struct mm *mm, uint32_t n)
 	struct cache *c = cache_at(mm, no->cache);
 
 	MM_ASSERT(!no->pins && !no->children);
-	lru_del(mm, n);
+	policy_del(mm, n);
+	if (has_frame(no))
+		workingset_evict(mm, n);
 	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 		if (no->loc[g])
 			frame_out(mm, n, g);
 	park_move_up(mm, n);
 	tree_remove(mm, n);
+	if (no->parent && !node_at(mm, no->parent)->children && !node_at(mm, no->parent)->pins)
+		policy_leaf(mm, no->parent);
 	buddy_free(mm, &mm->token_buddy, no->tokens, node_units(no->nr_tokens));
 	c->nr_nodes--;
 	c->cached_tokens -= no->nr_tokens;
@@ -253,7 +260,7 @@ void node_set_loc(struct mm *mm, uint32_t n, uint32_t group, uint32_t f)
 void node_strip(struct mm *mm, uint32_t n, uint32_t group)
 {
 	struct node *no = node_at(mm, n);
-	uint32_t f = no->loc[group], home = lru_home(mm, n), next;
+	uint32_t f = no->loc[group], home = policy_home(mm, n), next;
 
 	MM_ASSERT(!no->pins || frame_at(mm, f)->state == FRAME_COLD);
 	if (no->pins) {
@@ -261,24 +268,24 @@ void node_strip(struct mm *mm, uint32_t n, uint32_t group)
 		return;
 	}
 	no->loc[group] = NIL;
-	next = lru_home(mm, n);
+	next = policy_home(mm, n);
 	no->loc[group] = f;
 	if (next != home)
-		lru_del(mm, n);
+		policy_del(mm, n);
 	frame_out(mm, n, group);
 	if (next != home)
-		lru_add_cold(mm, n);
+		policy_add_cold(mm, n);
 	if (!next && !no->children)
 		node_destroy(mm, n);
 }
 
 void node_move(struct mm *mm, uint32_t n, uint32_t group, uint32_t to)
 {
-	uint32_t from = node_at(mm, n)->loc[group], home = lru_home(mm, n);
+	uint32_t from = node_at(mm, n)->loc[group], home = policy_home(mm, n);
 
 	MM_ASSERT(!node_at(mm, n)->pins && frame_at(mm, from)->state == FRAME_CACHED);
 	node_at(mm, n)->loc[group] = to;
-	MM_ASSERT(lru_home(mm, n) == home);	/* it keeps its place on the LRU */
+	MM_ASSERT(policy_home(mm, n) == home);	/* it keeps its place in its queue */
 	frame_at(mm, to)->node = n;
 	frame_set_state(mm, to, FRAME_CACHED);
 	frame_set_state(mm, from, FRAME_FREE);
@@ -370,7 +377,8 @@ void node_pin(struct mm *mm, uint32_t n)
 	do {
 		struct node *no = node_at(mm, n);
 
-		lru_del(mm, n);
+		policy_del(mm, n);
+		workingset_use(mm, n);
 		tally_node(mm, &t, no, true);
 		key_pin(mm, no->key);
 		n = no->parent;
@@ -380,9 +388,11 @@ void node_pin(struct mm *mm, uint32_t n)
 
 void node_unpin(struct mm *mm, uint32_t n)
 {
+	uint64_t now = policy_clock(mm);
+	bool tail = true;
 	struct tally t;
 
-	mm->clock++;
+	mm->clock = now > mm->clock ? now : mm->clock + 1;
 	MM_ASSERT(node_at(mm, n)->pins);
 	if (--node_at(mm, n)->pins)
 		return;
@@ -391,11 +401,12 @@ void node_unpin(struct mm *mm, uint32_t n)
 		struct node *no = node_at(mm, n);
 		uint32_t parent;
 
-		no->age = mm->clock;
+		no->age = mm->clock & ((1ull << 48) - 1);
 		tally_node(mm, &t, no, false);
 		key_unpin(mm, no->key);
 		parent = no->parent;
-		lru_add_hot(mm, n);
+		policy_add_hot(mm, n, tail);
+		tail = false;
 		/* Its frames may all have gone cold and been taken while it was pinned. */
 		if (!no->children && !has_frame(no))
 			destroy_one(mm, n);

@@ -5,7 +5,7 @@
  *             priorities are a hash of the index, so the neighbours of a query have the longest
  *             common prefix with it. loc[group] is a frame or 0.
  *             pins = own leases + pinned children: an unpinned node has no pinned descendant and,
- *             if it has a frame, is on the LRU of the bind that writes its first frame's extent.
+ *             if it has a frame, is in a queue of the bind that writes that frame's extent.
  *             need counts the leases whose window reaches the node; dropped has a bit for each
  *             window group some lease has left behind here: once need is 0 those frames are COLD.
  * Invariants: no two siblings have equal (key, tokens); a partial node is a leaf; an unpinned leaf
@@ -28,16 +28,20 @@
 
 struct node {
 	uint32_t parent;				/* pool: next free */
-	/* live: pool's; parked: perhaps a parked sequence needs it (park.h) */
-	uint32_t live : 1, dropped : 8, parked : 1, nr_tokens : 22;
+	uint32_t live : 1, dropped : 8, nr_tokens : 17;	/* live: pool's */
+	uint32_t prio : 2, class : 4;	/* policy.h: hint, class by use so far */
 	uint32_t left, right, children;
-	uint32_t key, tokens;	/* tokens: first unit in the arena */
-	uint32_t pins, need;
-	struct link lru;
-	uint32_t parks;		/* first park hanging here */
+	uint32_t key : 24, ttl : 8;	/* ttl, reuse: hints, ms as policy_pack_ms has them */
+	uint32_t tokens;		/* first unit in the arena */
+	uint32_t pins;
+	uint32_t need : 25, hits : 5;	/* hits: used so often since its first use */
+	uint32_t appended : 1;		/* came behind a hit at least as long as what came */
+	uint32_t parked : 1;		/* perhaps a parked sequence needs it (park.h) */
+	struct link queue;
+	uint32_t parks : 24, reuse : 8;	/* first park hanging here */
 	uint32_t depth;		/* page index in the chain, from 0 */
-	uint32_t cache;
-	uint64_t age;		/* mm.clock when last unpinned */
+	uint32_t path;			/* hash: workingset.h */
+	uint64_t age : 48, cache : 16;	/* age: mm.clock when last unpinned; 0: not yet */
 	uint32_t loc[MM_MAX_GROUPS];
 };
 

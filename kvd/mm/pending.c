@@ -523,30 +523,18 @@ static void dequeue(struct mm *mm, uint32_t p)
 	mm->dirty = true;	/* what it collected extents in may be taken now */
 }
 
-int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+/* More than the slab has FREE is wanted. */
+static int alloc_more(struct mm *mm, const struct mm_request *rq, uint32_t bind,
+		      struct mm_reply *rp)
 {
-	int err = 0;
-	uint32_t engine = engine_find(mm, rq->engine, rp, &err), g = rq->group;
-	struct want w = { .group = g, .nr = rq->alloc.nr_pages,
+	uint32_t engine = bind_at(mm, bind)->engine;
+	struct want w = { .bind = bind, .group = rq->group, .nr = rq->alloc.nr_pages,
+			  .cache = bind_at(mm, bind)->cache,
 			  .deadline_ns = rq->alloc.deadline_ns };
 	enum verdict v;
 
-	if (!engine)
-		return err;
 	if (w.deadline_ns > mm->now_ns && w.deadline_ns - mm->now_ns > MM_MAX_WAIT_NS)
 		w.deadline_ns = mm->now_ns + MM_MAX_WAIT_NS;
-	w.bind = cache_bind(mm, engine, rq->cache, rp, &err);
-	if (!w.bind)
-		return err;
-	w.cache = bind_at(mm, w.bind)->cache;
-	if (g >= cache_at(mm, w.cache)->desc.nr_groups || !w.nr || w.nr > mm->cfg.batch_pages)
-		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, w.nr, mm->cfg.batch_pages);
-	if (slab_free(slab(mm, &w)) >= w.nr) {	/* whatever waits: decide() would too */
-		rp->pages = w.ids = reply_words(mm, w.nr);
-		rp->nr_pages = w.nr;
-		slab_grant(mm, w.bind, w.group, w.nr, w.ids);
-		return 0;
-	}
 	w.may_wait = !share_full(mm, engine, rp);
 	w.claimed = slab(mm, &w)->pend_pages;
 	look_before(mm, &w, UINT64_MAX);
@@ -565,6 +553,30 @@ int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply
 	}
 	enqueue(mm, &w, rq, v == WAIT_ROOM);
 	return REPLY_LATER;
+}
+
+int pending_op_alloc(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+{
+	int err = 0;
+	uint32_t engine = engine_find(mm, rq->engine, rp, &err), nr = rq->alloc.nr_pages, bind;
+	const struct bind *b;
+	uint64_t *ids;
+
+	if (!engine)
+		return err;
+	bind = cache_bind(mm, engine, rq->cache, rp, &err);
+	if (!bind)
+		return err;
+	b = bind_at(mm, bind);
+	if (rq->group >= cache_at(mm, b->cache)->desc.nr_groups || !nr || nr > mm->cfg.batch_pages)
+		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, nr, mm->cfg.batch_pages);
+	if (slab_free(&b->slab[rq->group]) < nr)
+		return alloc_more(mm, rq, bind, rp);
+	/* Whatever waits: decide() would do the same. */
+	rp->pages = ids = reply_words(mm, nr);
+	rp->nr_pages = nr;
+	slab_grant(mm, bind, rq->group, nr, ids);
+	return 0;
 }
 
 /* ---- trying again -------------------------------------------------------------------------- */

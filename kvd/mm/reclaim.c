@@ -4,12 +4,12 @@
 #include "admit.h"
 #include "cache.h"
 #include "core.h"
-#include "lru.h"
+#include "policy.h"
 #include "reclaim.h"
 
 /* ---- own and orphaned cached pages --------------------------------------------------------- */
 
-/* A node with a frame in this slab may be homed elsewhere, so the LRU alone may not be enough. */
+/* A node with a frame in this slab may be homed elsewhere, so its own queues may not do. */
 static uint32_t unpinned_in(const struct mm *mm, const struct slab *s)
 {
 	for (uint32_t k = 1; k <= SLAB_FULL; k++)
@@ -34,7 +34,7 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 	while (slab_ready(s) < nr && slab_adopt(mm, bind, group, false))
 		;
 	while (slab_ready(s) < nr && budget) {
-		uint32_t n = slab_reclaimable(s) ? lru_coldest(mm, bind) : NIL;
+		uint32_t n = slab_reclaimable(s) ? policy_victim(mm, bind) : NIL;
 
 		if (!n && slab_reclaimable(s))
 			n = unpinned_in(mm, s);

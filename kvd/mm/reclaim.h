@@ -6,7 +6,7 @@
  * Invariants: nothing leased, held or quarantined is taken; leaves go before parents; extents are
  *             taken only if together they are enough.
  * Cost:       O(1) a page; extents O(extents).      Limits: EVICT_BUDGET nodes a call.
- * See:        pending.h (when it is called), policy of eviction in lru.h.
+ * See:        pending.h (when it is called), policy.h (which page goes).
  */
 #ifndef MM_RECLAIM_H
 #define MM_RECLAIM_H

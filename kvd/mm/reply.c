@@ -43,7 +43,10 @@ struct mm_reply *reply_next(struct mm *mm)
 {
 	struct reply_slot *slot = next_slot(mm);
 
-	memset(slot, 0, sizeof(*slot));
+	/* In halves: compilers clear more than 64 bytes by a string instruction, which is slow. */
+	_Static_assert(sizeof(*slot) == 128, "two halves");
+	memset(slot, 0, 64);
+	memset((char *)slot + 64, 0, 64);
 	return &slot->reply;
 }
 

@@ -4,27 +4,11 @@
 #include "compact.h"
 #include "core.h"
 #include "import.h"
-#include "lru.h"
+#include "policy.h"
 
 uint32_t slab_bucket(const struct mm *mm, uint32_t ext)
 {
 	return slab_bucket_of(extent_at(mm, ext));
-}
-
-void slab_count(struct slab *s, struct extent *x, enum frame_state state, uint32_t by)
-{
-	x->nr[state] += by;
-	s->nr[state] += by;
-	if (x->draining)
-		s->off[state] += by;
-}
-
-void slab_count_pinned(struct slab *s, struct extent *x, uint32_t by)
-{
-	x->nr_pinned += by;
-	s->nr_pinned += by;
-	if (x->draining)
-		s->off_pinned += by;
 }
 
 static void bucket_in(struct mm *mm, uint32_t ext, uint32_t bucket)
@@ -167,7 +151,7 @@ bool slab_adoptable(const struct mm *mm, uint32_t bind, uint32_t ext)
 /* The extent of the coldest node there, if that helps. */
 static uint32_t coldest_orphan(const struct mm *mm, uint32_t bind, uint32_t orphans, uint32_t group)
 {
-	uint32_t n = lru_coldest(mm, orphans), f = n ? node_at(mm, n)->loc[group] : NIL;
+	uint32_t n = policy_oldest(mm, orphans), f = n ? node_at(mm, n)->loc[group] : NIL;
 	uint32_t ext = f ? frame_at(mm, f)->extent : NIL;
 
 	if (!ext || extent_at(mm, ext)->bind != orphans || !slab_adoptable(mm, bind, ext))
@@ -206,9 +190,10 @@ static bool homed_here(const struct mm *mm, uint32_t f)
 	return false;
 }
 
-/* The nodes of an extent follow it to the adopter's LRU. Frames are listed in the order they were
- * committed in, parents first, so the last one put at the cold end is a leaf. */
-static void move_lru(struct mm *mm, const struct extent *x, void (*move)(struct mm *, uint32_t))
+/* The nodes of an extent follow it to the adopter's queues. Frames are listed in the order of
+ * their commit, parents first, so the last one put at the cold end is a leaf. */
+static void move_queues(struct mm *mm, const struct extent *x,
+			void (*move)(struct mm *, uint32_t))
 {
 	static const uint8_t states[] = { FRAME_CACHED, FRAME_COLD };
 
@@ -223,10 +208,10 @@ static void adopt(struct mm *mm, uint32_t ext, uint32_t bind)
 	struct extent *x = extent_at(mm, ext);
 	uint32_t old = x->bind;
 
-	move_lru(mm, x, lru_del);
+	move_queues(mm, x, policy_del);
 	slab_remove(mm, ext);
 	slab_add(mm, ext, bind);
-	move_lru(mm, x, lru_add_cold);
+	move_queues(mm, x, policy_add_cold);
 	slab_trim_soon(mm, old);
 	mm->vmstat.extents_adopt++;
 }

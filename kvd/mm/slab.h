@@ -23,6 +23,7 @@
 #include "extent.h"
 #include "frame.h"
 #include "mm.h"
+#include "policy.h"
 #include "pool.h"
 
 #define SLAB_EMPTY	0u
@@ -55,7 +56,7 @@ struct bind {
 	bool on_trim, on_wake;
 	uint32_t wake;			/* groups whose waiters are to be tried again */
 	uint32_t nr_extents;		/* CREATING and LIVE */
-	struct list lru;		/* unpinned nodes homed here, coldest at the head */
+	struct policy_bind policy;	/* unpinned nodes homed here */
 	struct slab slab[MM_MAX_GROUPS];
 };
 
@@ -113,8 +114,23 @@ static inline uint32_t slab_ready(const struct slab *s)
 	return slab_free(s) + s->nr[FRAME_COLD] - s->off[FRAME_COLD];
 }
 
-void slab_count(struct slab *, struct extent *, enum frame_state, uint32_t by);
-void slab_count_pinned(struct slab *, struct extent *, uint32_t by);
+/* by more frames of a state; of pinned ones. */
+static inline void slab_count(struct slab *s, struct extent *x, enum frame_state state, uint32_t by)
+{
+	x->nr[state] += by;
+	s->nr[state] += by;
+	if (x->draining)
+		s->off[state] += by;
+}
+
+static inline void slab_count_pinned(struct slab *s, struct extent *x, uint32_t by)
+{
+	x->nr_pinned += by;
+	s->nr_pinned += by;
+	if (x->draining)
+		s->off_pinned += by;
+}
+
 void slab_set_draining(struct mm *, uint32_t ext, bool draining);
 
 int slab_op_free(struct mm *, const struct mm_request *, struct mm_reply *);

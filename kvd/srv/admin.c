@@ -9,6 +9,7 @@
 
 #include "io/log.h"
 #include "kv_admin.h"
+#include "srv/pressure.h"
 
 #define RETRY_NS	100000000ull
 
@@ -254,6 +255,29 @@ static bool next_counter(struct admin *a, uint32_t *cursor, void *record)
 	return true;
 }
 
+static struct pressure_view view(const struct admin *a)
+{
+	return (struct pressure_view){ a->cfg.exec, a->cfg.sessions, a->cfg.tenants,
+				       a->cfg.control };
+}
+
+static bool next_pressure(struct admin *a, uint32_t *cursor, void *record)
+{
+	const struct pressure_view v = view(a);
+
+	return pressure_next(&v, cursor, record);
+}
+
+static bool next_oom(struct admin *a, uint32_t *cursor, void *record)
+{
+	const struct pressure_view v = view(a);
+	uint64_t seq = *cursor;
+	bool is = pressure_next_oom(&v, &seq, record);
+
+	*cursor = (uint32_t)seq;
+	return is;
+}
+
 static const struct command commands[] = {
 	[KV_ADMIN_STATUS] = { "status", sizeof(struct kv_admin_status), next_status },
 	[KV_ADMIN_MEMINFO] = { "meminfo", sizeof(struct kv_admin_meminfo), next_meminfo },
@@ -262,6 +286,8 @@ static const struct command commands[] = {
 	[KV_ADMIN_VMSTAT] = { "vmstat", sizeof(struct kv_admin_counter), next_counter },
 	[KV_ADMIN_TENANTS] = { "tenants", sizeof(struct kv_admin_tenant), next_tenant },
 	[KV_ADMIN_TENANT_SET] = { "tenant set", sizeof(struct kv_admin_tenant), next_set },
+	[KV_ADMIN_PRESSURE] = { "pressure", sizeof(struct kv_admin_pressure), next_pressure },
+	[KV_ADMIN_OOM] = { "oom", sizeof(struct kv_admin_oom), next_oom },
 	[KV_ADMIN_CHECK] = { "check", sizeof(struct kv_admin_status), next_check },
 };
 

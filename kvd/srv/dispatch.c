@@ -532,6 +532,7 @@ int dispatch_submit(struct exec *exec, const struct dispatch_client *client,
 {
 	const struct op *op = sqe->op < KV_NR_OPS ? &ops[sqe->op] : NULL;
 	struct parse p = { exec, client, sqe, now_ns, .cqe = cqe };
+	const uint8_t *in;
 	int ret;
 
 	*cqe = (struct kv_cqe){ .user_data = sqe->user_data };
@@ -543,8 +544,9 @@ int dispatch_submit(struct exec *exec, const struct dispatch_client *client,
 		bad_entry(&p);
 		return 1;
 	}
-	if (sqe->in_bytes)
-		memcpy(client->scratch, (const uint8_t *)client->data + sqe->in_off, sqe->in_bytes);
+	in = (const uint8_t *)client->data + sqe->in_off;
+	if (sqe->in_bytes && client->scratch != in)
+		memcpy(client->scratch, in, sqe->in_bytes);
 	p.req = (struct mm_request){
 		.op = op->mm_op, .flags = sqe->flags, .cookie = cookie, .engine = client->engine,
 		.member = client->member, .cache = sqe->cache, .group = sqe->group,

@@ -5,7 +5,8 @@
  *             in-process pool for each call: one parser, one set of checks, one fuzz target.
  * Invariants: every byte of the entry and of the data area is hostile: the entry is already the
  *             caller's private copy; input is copied out of the data area once, into scratch, and
- *             only the copy is checked and used. Output is bounded by out_bytes of the entry.
+ *             only the copy is checked and used; a pool inside the process, whose data area nobody
+ *             else writes, gives the input's own place as scratch. Output is bounded by out_bytes.
  * Ownership:  the caller keeps struct dispatch_pending from dispatch_submit to dispatch_reply (it
  *             is the cookie's meaning); scratch is the caller's, at least data_bytes long.
  * Context:    one thread; never blocks.
@@ -24,7 +25,7 @@ struct dispatch_client {
 	bool lead;
 	void *data;			/* the shared data area */
 	uint64_t data_bytes;
-	void *scratch;			/* private, data_bytes */
+	void *scratch;			/* private, data_bytes; or where the input lies: no copy */
 	uint32_t batch_pages;
 };
 

@@ -16,6 +16,7 @@
 #include "io/sock.h"
 #include "srv/admin.h"
 #include "srv/exec.h"
+#include "srv/pressure.h"
 #include "srv/session.h"
 
 #define say(err, len, ...) snprintf((err), (len), __VA_ARGS__)
@@ -30,6 +31,7 @@ struct server {
 	struct tenants *tenants;
 	struct mm_config mm;
 	int listen_fd, admin_fd, stop_fd, signal_fd;
+	uint64_t oom_seq;	/* last report that is in the log */
 	bool stopping;
 };
 
@@ -328,6 +330,13 @@ static void relax(void)
 #endif
 }
 
+static void log_pressure(struct server *s)
+{
+	const struct pressure_view v = { s->exec, s->sessions, s->tenants, &s->control };
+
+	pressure_log(&v, &s->oom_seq);
+}
+
 int server_run(struct server *s)
 {
 	int ret = 0;
@@ -337,6 +346,7 @@ int server_run(struct server *s)
 		uint64_t until = earlier(sessions_run(s->sessions, now_ns),
 					 admin_run(s->admin, now_ns));
 
+		log_pressure(s);
 		if (until == 0)
 			relax();
 		ret = loop_wait(s->loop, earlier(until, exec_next_deadline(s->exec)));

@@ -19,7 +19,8 @@ static volatile uint64_t nr_steps;
 static struct {
 	char *base;
 	size_t len, page;
-	uint8_t *seen; /* a bit a line */
+	uint32_t *seen; /* a number a line: of the call that touched it last */
+	uint32_t call;
 	uint64_t nr;
 	char *open[MAX_OPEN]; /* pages let through for one instruction */
 	unsigned int nr_open;
@@ -80,9 +81,9 @@ static void on_access(int sig, siginfo_t *si, void *ctx)
 		signal(SIGSEGV, SIG_DFL); /* not ours: happens again, for good */
 		return;
 	}
-	if (!(block.seen[at / LINE / 8] >> at / LINE % 8 & 1))
+	if (block.seen[at / LINE] != block.call)
 		block.nr++;
-	block.seen[at / LINE / 8] |= (uint8_t)(1u << at / LINE % 8);
+	block.seen[at / LINE] = block.call;
 	mprotect(page, block.page, PROT_READ | PROT_WRITE);
 	block.open[block.nr_open++] = page;
 	uc->uc_mcontext.gregs[REG_EFL] |= TRAP_FLAG;
@@ -99,7 +100,7 @@ static void after_access(int sig, siginfo_t *si, void *ctx)
 	uc->uc_mcontext.gregs[REG_EFL] &= ~TRAP_FLAG;
 }
 
-uint64_t trace_lines(void *base, size_t len, void (*fn)(void *), void *arg)
+uint64_t trace_lines(void *base, size_t len, uint32_t nr, void (*fn)(void *), void *arg)
 {
 	struct sigaction access = { .sa_sigaction = on_access, .sa_flags = SA_SIGINFO };
 	struct sigaction after = { .sa_sigaction = after_access, .sa_flags = SA_SIGINFO };
@@ -109,13 +110,14 @@ uint64_t trace_lines(void *base, size_t len, void (*fn)(void *), void *arg)
 	block.len = len;
 	block.page = (size_t)sysconf(_SC_PAGESIZE);
 	block.nr = block.nr_open = 0;
-	block.seen = calloc(1, len / LINE / 8 + 1);
+	block.seen = calloc(len / LINE + 1, sizeof(*block.seen));
 	if (!block.seen)
 		return 0;
 	sigaction(SIGSEGV, &access, &old_access);
 	sigaction(SIGTRAP, &after, &old_after);
 	if (!mprotect(base, len, PROT_NONE)) {
-		fn(arg);
+		for (block.call = 1; block.call <= nr; block.call++)
+			fn(arg);
 		mprotect(base, len, PROT_READ | PROT_WRITE);
 	}
 	sigaction(SIGSEGV, &old_access, NULL);
@@ -155,11 +157,12 @@ uint64_t trace_instructions(void (*fn)(void *), void *arg)
 	return 0;
 }
 
-uint64_t trace_lines(void *base, size_t len, void (*fn)(void *), void *arg)
+uint64_t trace_lines(void *base, size_t len, uint32_t nr, void (*fn)(void *), void *arg)
 {
 	(void)base;
 	(void)len;
-	fn(arg);
+	while (nr--)
+		fn(arg);
 	return 0;
 }
 

@@ -20,7 +20,8 @@
 
 bool trace_works(void);
 uint64_t trace_instructions(void (*fn)(void *), void *arg);
-/* Distinct 64-byte lines of [base, base + len), which is whole pages. 0: it did not work. */
-uint64_t trace_lines(void *base, size_t len, void (*fn)(void *), void *arg);
+/* nr calls; the sum of each one's distinct 64-byte lines of [base, base + len), which is whole
+ * pages. 0: it did not work. */
+uint64_t trace_lines(void *base, size_t len, uint32_t nr, void (*fn)(void *), void *arg);
 
 #endif

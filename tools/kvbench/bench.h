@@ -35,6 +35,8 @@ struct bench {
 	unsigned int nr_series, nr_ratios, samples;
 };
 
+struct emit;
+
 /* What a subcommand may use. connect: NULL starts a kvd of our own for the time of the run. */
 struct bench_env {
 	const char *connect, *kvd;
@@ -42,6 +44,7 @@ struct bench_env {
 	char spec[128];		/* "unix:PATH" of the running daemon */
 	char dir[64];
 	pid_t daemon;		/* 0: not ours */
+	struct emit *emit;	/* for tables of a benchmark's own */
 };
 
 uint64_t bench_now_ns(void);
@@ -65,5 +68,6 @@ int bench_ring(struct bench_env *, struct bench *);
 int bench_prefix(struct bench_env *, struct bench *);
 int bench_session(struct bench_env *, struct bench *);
 int bench_idle(struct bench_env *, struct bench *);
+int bench_mm(struct bench_env *, struct bench *);
 
 #endif

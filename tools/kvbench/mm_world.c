@@ -5,11 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define EXTENT_PAGES 256u
 #define PAGE_BYTES   262144ull
-#define SPARE_PAGES  (4 * WORLD_STEPS * WORLD_LOOKUP_PAGES / 16) /* free in a filled world */
 
 static uint64_t mix(uint64_t z)
 {
@@ -24,33 +22,14 @@ static uint32_t below(struct world *w, uint32_t n)
 	return (uint32_t)(mix(w->random++) % n);
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* ---- requests ------------------------------------------------------------------------------ */
 
-/* Answered at once, or after extents have been made. Who relies on success looks at the result. */
-static struct mm_reply call(struct world *w, struct mm_request *rq)
+static bool call(struct world *w, struct mm_request *rq, struct mm_reply *re)
 {
-	struct mm_reply re = { .result = -EIO };
-	struct mm_effect fx;
-
-	rq->engine = w->engine;
-	rq->cache = w->cache;
-	if (mm_submit(w->mm, rq, 1))
-		return re;
-	while (!mm_next_reply(w->mm, &re)) {
-		if (!mm_next_effect(w->mm, &fx))
-			return (struct mm_reply){ .result = -EIO };
-		if (fx.kind != MM_EFFECT_NOTIFY)
-			mm_complete(w->mm, fx.id, 0, 1);
-	}
-	return re;
+	rq->engine = w->bare.engine;
+	rq->cache = w->bare.cache;
+	bare_call(&w->bare, rq, re);
+	return !re->result;
 }
 
 static void must(bool ok, const char *what)
@@ -62,17 +41,18 @@ static void must(bool ok, const char *what)
 static void alloc(struct world *w, uint64_t *pages, uint32_t nr)
 {
 	struct mm_request rq = { .op = MM_ALLOC, .alloc.nr_pages = nr };
-	struct mm_reply re = call(w, &rq);
+	struct mm_reply re;
 
-	must(!re.result && re.nr_pages == nr, "alloc");
+	must(call(w, &rq, &re) && re.nr_pages == nr, "alloc");
 	memcpy(pages, re.pages, nr * sizeof(*pages));
 }
 
 static void give_back(struct world *w, const uint64_t *pages, uint32_t nr)
 {
 	struct mm_request rq = { .op = MM_FREE, .free = { pages, nr } };
+	struct mm_reply re;
 
-	must(!call(w, &rq).result, "free");
+	must(call(w, &rq, &re), "free");
 }
 
 static uint32_t lookup(struct world *w, const uint32_t *tokens, uint32_t pages, uint32_t *found)
@@ -80,9 +60,9 @@ static uint32_t lookup(struct world *w, const uint32_t *tokens, uint32_t pages, 
 	struct mm_request rq = { .op = MM_LOOKUP,
 				 .lookup = { .tokens = tokens,
 					     .nr_tokens = pages * WORLD_PAGE_TOKENS } };
-	struct mm_reply re = call(w, &rq);
+	struct mm_reply re;
 
-	must(!re.result, "lookup");
+	must(call(w, &rq, &re), "lookup");
 	*found = re.nr_pages;
 	return re.lease;
 }
@@ -94,17 +74,18 @@ static uint32_t commit(struct world *w, uint32_t lease, const uint32_t *tokens,
 				 .commit = { .lease = lease, .tokens = tokens,
 					     .nr_tokens = nr * WORLD_PAGE_TOKENS,
 					     .pages = pages, .nr_pages = nr } };
-	struct mm_reply re = call(w, &rq);
+	struct mm_reply re;
 
-	must(!re.result, "commit");
+	must(call(w, &rq, &re), "commit");
 	return re.lease;
 }
 
 static void unlease(struct world *w, uint32_t lease)
 {
 	struct mm_request rq = { .op = MM_UNLEASE, .unlease = { &lease, 1 } };
+	struct mm_reply re;
 
-	must(!call(w, &rq).result, "unlease");
+	must(call(w, &rq, &re), "unlease");
 }
 
 /* ---- chains -------------------------------------------------------------------------------- */
@@ -207,29 +188,10 @@ static int start(struct world *w)
 	struct mm_cache_desc desc = { .page_tokens = WORLD_PAGE_TOKENS, .nr_groups = 1,
 				      .nr_shards = 1, .group[0] = { .kind = MM_GROUP_FULL },
 				      .shard[0] = { .page_bytes = { PAGE_BYTES } } };
-	struct mm_request rq = { .op = MM_ENGINE_ATTACH };
 	struct mm_config cfg;
-	struct mm_reply re;
-	uint64_t t;
 
 	world_config(&cfg, w->nr_pages);
-	w->mem_bytes = (mm_footprint(&cfg) + 4095) / 4096 * 4096;
-	w->mem = mmap(NULL, w->mem_bytes, PROT_READ | PROT_WRITE,
-		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (w->mem == MAP_FAILED) {
-		w->mem = NULL;
-		return -ENOMEM;
-	}
-	t = now_ns();
-	if (mm_init(&w->mm, w->mem, w->mem_bytes, &cfg))
-		return -EINVAL;
-	w->init_ns = now_ns() - t;
-	re = call(w, &rq);
-	w->engine = re.engine;
-	rq = (struct mm_request){ .op = MM_CACHE_OPEN, .open.desc = &desc };
-	re = call(w, &rq);
-	w->cache = re.cache;
-	return re.result;
+	return bare_start(&w->bare, &cfg, &desc);
 }
 
 int world_create(struct world **world, uint32_t nr_pages)
@@ -256,8 +218,8 @@ int world_create(struct world **world, uint32_t nr_pages)
 
 void world_destroy(struct world *w)
 {
-	if (w->mem)
-		munmap(w->mem, w->mem_bytes);
+	if (w->bare.mem)
+		munmap(w->bare.mem, w->bare.len);
 	free(w->chain);
 	free(w->held);
 	free(w);
@@ -298,7 +260,7 @@ static void hold_all(struct world *w)
 	struct mm_meminfo mi;
 	uint32_t left, n;
 
-	mm_meminfo(w->mm, 0, &mi);
+	mm_meminfo(w->bare.mm, 0, &mi);
 	left = (uint32_t)(mi.frame_free_bytes / PAGE_BYTES);
 	for (w->nr_held = 0; left; left -= n, w->nr_held += n) {
 		n = left < WORLD_MAX_CHAIN ? left : WORLD_MAX_CHAIN;
@@ -335,6 +297,12 @@ void world_prepare(struct world *w, enum world_op op, uint32_t nr_steps)
 	if (op == WORLD_ALLOC)
 		for (uint32_t i = 0; i < nr_steps; i++)
 			give_back(w, w->page + i, 1);
+}
+
+void world_pair(struct world *w, uint32_t nr)
+{
+	alloc(w, w->page, nr);
+	give_back(w, w->page, nr);
 }
 
 void world_step(struct world *w, enum world_op op)

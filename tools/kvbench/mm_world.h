@@ -14,10 +14,9 @@
 #define MM_WORLD_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include "mm.h"
+#include "bare.h"
 
 #define WORLD_PAGE_TOKENS  4u
 #define WORLD_MAX_CHAIN	   2048u
@@ -41,13 +40,11 @@ struct world_chain {
 };
 
 struct world {
-	struct mm *mm;
-	void *mem;
-	size_t mem_bytes;		/* whole pages of the machine */
-	uint32_t nr_pages, engine, cache;
+	struct bare_mm bare;
+	uint32_t nr_pages;
 	struct world_chain *chain;	/* from 1 */
 	uint32_t nr_chains, max_chains;
-	uint64_t random, init_ns;	/* of mm_init alone */
+	uint64_t random;
 	uint64_t *held;			/* pages taken so that none is free */
 	uint32_t nr_held;
 	uint32_t at, nr_steps;		/* of those prepared */
@@ -62,6 +59,8 @@ void world_destroy(struct world *);
 void world_prepare(struct world *, enum world_op, uint32_t nr_steps);
 void world_step(struct world *, enum world_op);
 void world_finish(struct world *, enum world_op);	/* gives back what the steps left */
+
+void world_pair(struct world *, uint32_t nr);	/* allocates nr pages and frees them */
 
 void world_config(struct mm_config *, uint32_t nr_pages);
 const char *world_op_name(enum world_op);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include <kv/kv.h>
-#include "mm.h"
+#include "bare.h"
 
 #define BATCH	      64u
 #define PAIRS	      200000u
@@ -22,12 +22,6 @@
 #define PING_SPREAD 2.0 /* samples beyond it times the best ping-pong are void */
 #define PREFIX_TOKENS 131072u
 #define PREFIX_PAGE   64u
-
-void mm_panic(const char *what, const char *file, int line)
-{
-	fprintf(stderr, "kvbench: mm: %s at %s:%d\n", what, file, line);
-	abort();
-}
 
 static int complain(const char *what)
 {
@@ -52,74 +46,6 @@ int bench_cache(struct kv *kv, uint32_t page_tokens, struct kv_cache **cache)
 
 /* ---- a mm of our own, without a daemon ----------------------------------------------------- */
 
-struct bare_mm {
-	struct mm *mm;
-	void *mem;
-	size_t len;
-	uint32_t engine, cache;
-};
-
-static struct mm_reply bare_call(struct bare_mm *b, struct mm_request *rq)
-{
-	struct mm_effect fx;
-	struct mm_reply re = { .result = -EIO };
-
-	if (mm_submit(b->mm, rq, 1))
-		return re;
-	for (;;) {
-		if (mm_next_reply(b->mm, &re))
-			return re;
-		if (!mm_next_effect(b->mm, &fx))
-			return re;
-		if (fx.kind != MM_EFFECT_NOTIFY)
-			mm_complete(b->mm, fx.id, 0, 1);
-	}
-}
-
-static int bare_init(struct bare_mm *b)
-{
-	struct mm_config cfg = {
-		.seed = 1,
-		.nr_devices = 1,
-		.device[0] = { .pool_bytes = 1ull << 30,
-			       .extent_bytes = 16ull << 20,
-			       .extent_align = 2ull << 20 },
-		.max_tenants = 4,
-		.max_engines = 4,
-		.max_members = 8,
-		.max_caches = 4,
-		.max_extents = 1024,
-		.max_frames = 1u << 20,
-		.max_nodes = 1u << 16,
-		.max_leases = 1024,
-		.max_parks = 64,
-		.max_keys = 64,
-		.max_pending = 64,
-		.max_tokens = 1u << 22,
-		.batch_pages = 4096,
-	};
-	struct mm_cache_desc desc = { .page_tokens = 64,
-				      .nr_groups = 1,
-				      .nr_shards = 1,
-				      .group[0] = { .kind = MM_GROUP_FULL },
-				      .shard[0] = { .page_bytes = { 2048 } } };
-	struct mm_request rq = { .op = MM_ENGINE_ATTACH };
-	struct mm_reply re;
-
-	b->len = mm_footprint(&cfg);
-	b->mem = mmap(NULL, b->len, PROT_READ | PROT_WRITE,
-		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (b->mem == MAP_FAILED || mm_init(&b->mm, b->mem, b->len, &cfg))
-		return -ENOMEM;
-	re = bare_call(b, &rq);
-	b->engine = re.engine;
-	rq = (struct mm_request){ .op = MM_CACHE_OPEN, .engine = b->engine, .open.desc = &desc };
-	rq.member = re.member;
-	re = bare_call(b, &rq);
-	b->cache = re.cache;
-	return re.result;
-}
-
 /* 64 single-page allocations and their frees, straight into mm. */
 static int bare_pairs(struct bare_mm *b)
 {
@@ -132,7 +58,7 @@ static int bare_pairs(struct bare_mm *b)
 		rq = (struct mm_request){
 			.op = MM_ALLOC, .engine = b->engine, .cache = b->cache, .alloc.nr_pages = 1
 		};
-		re = bare_call(b, &rq);
+		bare_call(b, &rq, &re);
 		if (re.result)
 			return re.result;
 		ids[i] = re.pages[0];
@@ -142,7 +68,7 @@ static int bare_pairs(struct bare_mm *b)
 					  .engine = b->engine,
 					  .cache = b->cache,
 					  .free = { .pages = &ids[i], .nr_pages = 1 } };
-		re = bare_call(b, &rq);
+		bare_call(b, &rq, &re);
 		if (re.result)
 			return re.result;
 	}
@@ -344,7 +270,8 @@ int bench_alloc(struct bench_env *env, struct bench *b)
 	err = bare_init(&bare);
 	if (!err)
 		err = alloc_samples(env, b, cache, &bare);
-	munmap(bare.mem, bare.len);
+	if (bare.mem)
+		munmap(bare.mem, bare.len);
 	kv_close(kv);
 	return err;
 }
@@ -441,13 +368,14 @@ static int prefix_samples(struct bench_env *env, struct bench *b, struct kv_cach
 	struct bench_series *loc = bench_series(b, "lookup 131,072 tokens, in process");
 	struct bench_series *cmp = bench_series(b, "memcmp of the same array");
 	struct bench_ratio *r1 = bench_ratio(b, "daemon / memcmp", 0);
-	struct bench_ratio *r2 = bench_ratio(b, "in process / memcmp", 0);
+	struct bench_ratio *r2 = bench_ratio(b, "in process / memcmp", 10);
 	double x, y, z;
 	unsigned int i;
 
 	for (i = 0; i < env->samples; i++) {
-		lookup_ns(remote, tokens); /* wake the daemon */
+		lookup_ns(remote, tokens); /* wake the daemon; all are warm, memcmp too */
 		x = lookup_ns(remote, tokens);
+		lookup_ns(local, tokens);
 		y = lookup_ns(local, tokens);
 		memcmp_ns(tokens, copy);
 		z = memcmp_ns(tokens, copy);

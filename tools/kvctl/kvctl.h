@@ -18,6 +18,10 @@ int kvctl_engines(int fd, struct emit *, const char *name);
 int kvctl_caches(int fd, struct emit *, const char *name);
 int kvctl_vmstat(int fd, struct emit *, const char *name);
 int kvctl_check(int fd, struct emit *, const char *name);
+int kvctl_pressure(int fd, struct emit *, const char *name);
+
+/* The last reports, 0: all that are kept. */
+int kvctl_oom(int fd, struct emit *, bool json, unsigned int last);
 
 /* list; show NAME; set NAME KNOB=VALUE... words is what follows "tenant". device: one, or
  * KV_ALL_DEVICES. The words have passed kvctl_tenant_usage. */

@@ -24,13 +24,15 @@ static const struct {
 	{ "check", kvctl_check },
 	{ "top", NULL },
 	{ "tenant", NULL },
+	{ "pressure", kvctl_pressure },
+	{ "oom", NULL },
 };
 
 struct args {
 	const char *command, *socket;
 	char *words[MAX_WORDS];	/* behind the command */
 	bool json;
-	unsigned int interval_ms, count, nr_words, device;
+	unsigned int interval_ms, count, last, nr_words, device;
 };
 
 static const struct argp_option options[] = {
@@ -39,6 +41,7 @@ static const struct argp_option options[] = {
 	{ "interval", 'i', "SECONDS", 0, "top: pause between samples (default 1)", 0 },
 	{ "count", 'n', "N", 0, "top: stop after N samples (default: until interrupted)", 0 },
 	{ "once", '1', NULL, 0, "top: one sample, for scripts", 0 },
+	{ "last", 'l', "N", 0, "oom: only the last N reports", 0 },
 	{ "device", 'd', "N", 0, "tenant set: only on device N (default: on all)", 0 },
 	{ 0 },
 };
@@ -85,10 +88,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 			argp_error(state, "'%s' is no device: they count from 0", arg);
 		a->device = (unsigned int)v;
 		return 0;
+	case 'l':
+		v = strtod(arg, &end);
+		if (end == arg || *end || v < 1 || v > 1000 || v != (unsigned int)v)
+			argp_error(state, "'%s' is not a number from 1 to 1000", arg);
+		a->last = (unsigned int)v;
+		return 0;
 	case ARGP_KEY_NO_ARGS:
 		argp_error(state,
-			   "which command? status, meminfo, engines, caches, tenant, vmstat, top, "
-			   "check");
+			   "which command? status, meminfo, engines, caches, tenant, pressure, "
+			   "oom, vmstat, top, check");
 	}
 	return ARGP_ERR_UNKNOWN;
 }
@@ -104,6 +113,8 @@ static const char doc[] =
 	"  caches    the KV caches: pages by state, tokens, hit ratio\n"
 	"  tenant    list; show NAME; set NAME KNOB=VALUE... (min, low, high, max,\n"
 	"            oom_action): who pays, how far, and how often the limits were met\n"
+	"  pressure  share of time that allocations waited for memory, a tenant a line\n"
+	"  oom       allocations that were refused: who asked, who has it, what to do\n"
 	"  vmstat    every counter with its meaning\n"
 	"  top       meminfo, caches and engines again and again, with rates\n"
 	"  check     make the daemon prove all its invariants now\n\n"
@@ -111,6 +122,7 @@ static const char doc[] =
 	"  kvctl meminfo\n"
 	"  kvctl --socket /run/kvd/kvd.sock engines --json\n"
 	"  kvctl tenant set batch max=8G high=none\n"
+	"  kvctl oom --last 1\n"
 	"  kvctl top --interval 0.5 --count 20\n";
 
 static int run(size_t command, int fd, const struct args *a)
@@ -118,12 +130,15 @@ static int run(size_t command, int fd, const struct args *a)
 	struct emit *e;
 	int err;
 
-	if (!commands[command].run && strcmp(a->command, "tenant"))
+	if (!strcmp(a->command, "top"))
 		return kvctl_top(fd, a->json, a->interval_ms, a->count);
 	e = emit_open(a->json);
-	err = commands[command].run ?
-		      commands[command].run(fd, e, NULL) :
-		      kvctl_tenant(fd, e, a->json, a->words, a->nr_words, a->device);
+	if (commands[command].run)
+		err = commands[command].run(fd, e, NULL);
+	else if (!strcmp(a->command, "oom"))
+		err = kvctl_oom(fd, e, a->json, a->last);
+	else
+		err = kvctl_tenant(fd, e, a->json, a->words, a->nr_words, a->device);
 	if (!err)
 		emit_close(e);
 	return err;

@@ -34,7 +34,7 @@ struct kv_cache_params {
 	/* Room promised to this engine: it will be able to hold so many tokens in every group,
 	 * rounded up to whole extents, as long as the cache is open; nobody else can take it.
 	 * Opening fails with -ENOMEM (pool) or -EDQUOT (the tenant's max) when it cannot be
-	 * promised. 0: no promise. */
+	 * promised. 0: no promise. Opened again by the same engine: the last one counts. */
 	uint32_t min_tokens;
 };
 

@@ -226,6 +226,39 @@ static void every_group_and_device_gets_its_part_of_a_promise(void **state)
 	assert_int_equal(mmt_alloc_until(&t, e1, c1, 1, 16, t.now + 1000), 0);
 }
 
+static void room_on_its_way_can_be_promised_as_it_is(void **state)
+{
+	uint64_t ids[64];
+
+	(void)state;
+	assert_int_equal(mmt_open(&t, e1, &d1, &c1), 0);
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 64, t.now + 1000), 0);
+	memcpy(ids, t.pages, sizeof(ids));
+	t.hold = true;
+	assert_int_equal(mmt_free(&t, e1, ids + 1, 63), 0);
+	assert_int_equal(t.mm->nr_leaving, 6);	/* and one kept, empty */
+	mmt_refused(&t, mmt_open_min(&t, e2, &d2, 64, &c2), -ENOMEM, MM_POOL_FULL);
+	assert_int_equal(t.rp.b, EXTENTS(7));
+	assert_int_equal(mmt_open_min(&t, e2, &d2, 56, &c2), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 1, NULL), -ENOMEM);	/* nothing is here yet */
+	t.hold = false;
+	mmt_run(&t);
+	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 56, t.now + 1000), 0);
+}
+
+/* Who takes more than it was promised takes the rest from others, and no more. */
+static void beyond_a_promise_no_more_is_taken_than_is_short(void **state)
+{
+	(void)state;
+	assert_int_equal(mmt_open_min(&t, e1, &d1, 32, &c1), 0);
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 16, t.now + 1000), 0);
+	assert_int_equal(mmt_open(&t, e2, &d2, &c2), 0);
+	assert_int_equal(mmt_unlease(&t, e2, mmt_chain(&t, e2, c2, 0, 32)), 0);
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 32, t.now + 1000), 0);
+	assert_int_equal(t.mm->vmstat.pages_evict, 16);
+	assert_int_equal(mmt_device_extents(&t, 0), 8);
+}
+
 /* What the bind has counts towards its new promise, so taking it would not help. */
 static void own_extents_are_not_taken_for_ones_own_promise(void **state)
 {
@@ -306,6 +339,20 @@ static void a_reservation_waits_for_cached_pages_to_go(void **state)
 	assert_int_equal(mmt_reserve(&t, e2, 0, EXTENTS(2)), 0);
 	assert_int_equal(mmt_device_extents(&t, 0), 6);
 	mmt_refused(&t, mmt_reserve(&t, e2, 0, EXTENTS(9)), -ENOMEM, MM_POOL_FULL);
+}
+
+static void a_reservation_takes_of_its_device_only(void **state)
+{
+	(void)state;
+	assert_int_equal(mmt_open(&t, e1, &d1, &c1), 0);
+	assert_int_equal(mmt_unlease(&t, e1, mmt_chain(&t, e1, c1, 0, 64)), 0);
+	d2.shard[0].device = 1;
+	assert_int_equal(mmt_open(&t, e2, &d2, &c2), 0);
+	assert_int_equal(mmt_unlease(&t, e2, mmt_chain(&t, e2, c2, 0, 64)), 0);
+	assert_int_equal(mmt_reserve(&t, e2, 1, EXTENTS(2)), -EAGAIN);
+	assert_int_equal(mmt_device_extents(&t, 0), 8);
+	assert_int_equal(mmt_device_extents(&t, 1), 6);
+	assert_int_equal(mmt_reserve(&t, e2, 1, EXTENTS(2)), 0);
 }
 
 static void held_pages_do_not_make_room_for_a_reservation(void **state)
@@ -459,10 +506,13 @@ int main(void)
 		TEST(the_extents_of_a_promise_are_not_taken),
 		TEST(a_failed_creation_leaves_the_promise_whole),
 		TEST(every_group_and_device_gets_its_part_of_a_promise),
+		TEST(room_on_its_way_can_be_promised_as_it_is),
+		TEST(beyond_a_promise_no_more_is_taken_than_is_short),
 		TEST(own_extents_are_not_taken_for_ones_own_promise),
 		TEST(promised_room_is_had_past_those_who_wait),
 		TEST(reservations_are_absolute_and_apart_by_purpose),
 		TEST(a_reservation_waits_for_cached_pages_to_go),
+		TEST(a_reservation_takes_of_its_device_only),
 		TEST(held_pages_do_not_make_room_for_a_reservation),
 		TEST(the_last_free_bytes_are_for_those_below_their_min),
 		TEST(two_starting_engines_are_never_promised_the_same_memory),

@@ -64,8 +64,10 @@ static void every_limit_is_accepted_to_its_end_and_no_further(void **state)
 	RANGE(max_frames, 1, 1u << 30);
 	RANGE(max_nodes, 1, 1u << 30);
 	RANGE(max_leases, 1, 1u << 24);
-	RANGE(max_parks, 0, 1u << 24);
-	RANGE(max_keys, 0, 1u << 24);
+	RANGE(max_parks, 0, (1u << 24) - 1);
+	RANGE(max_keys, 0, (1u << 24) - 1);
+	RANGE(max_shadows, 0, 1u << 28);
+	RANGE(policy, 0, (uint32_t)MM_NR_POLICIES - 1);
 	RANGE(max_pending, 0, 1u << 20);
 	RANGE(max_tokens, 1, 1ull << 34);
 	RANGE(batch_pages, 1, 1u << 20);

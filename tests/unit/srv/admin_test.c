@@ -189,7 +189,7 @@ static void bad_requests_are_answered(void **state)
 	REFUSED(-EPROTO, req.magic++);
 	REFUSED(-EPROTO, req.version++);
 	REFUSED(-EINVAL, req.cmd = 0);
-	REFUSED(-EINVAL, req.cmd = KV_ADMIN_TENANT_SET + 1);
+	REFUSED(-EINVAL, req.cmd = KV_ADMIN_OOM + 1);
 	REFUSED(-EPROTO, req.cmd = KV_ADMIN_TENANT_SET);	/* too short */
 	REFUSED(-EINVAL, req.cmd = 0xffffffffu);
 	REFUSED(-EINVAL, req.reserved = 1);
