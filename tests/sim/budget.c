@@ -291,6 +291,24 @@ static void check_charge(struct sim *s, struct tenant *t, const struct mm_tenant
 		  ULL(charge), ULL(m->peak_bytes), ULL(m->leaving_bytes));
 }
 
+/* Shares of time are shares, and no more time than there was. */
+static void check_psi(struct sim *s, uint32_t key)
+{
+	uint64_t now = s->now_ns, some;
+	struct mm_psi p;
+
+	SIM_CHECK(s, !mm_psi(s->mm, key, now, &p), "tenant %u has no pressure", key);
+	some = p.some_total_ns;
+	for (uint32_t i = 0; i < 3; i++)
+		SIM_CHECK(s, p.some_avg[i] <= 10000 && p.full_avg[i] <= p.some_avg[i] + 1,
+			  "tenant %u: pressure some %u, full %u of 10000", key, p.some_avg[i],
+			  p.full_avg[i]);
+	some = canary_lose(s, CANARY_PSI) ? now + 1 : some;
+	SIM_CHECK(s, p.full_total_ns <= some && some <= now,
+		  "tenant %u: some waited %llu ns, all %llu, of %llu", key, ULL(some),
+		  ULL(p.full_total_ns), ULL(now));
+}
+
 static void check_tenant(struct sim *s, const struct mm_tenant_info *i,
 			 struct mm_tenant_device *sum)
 {
@@ -303,6 +321,7 @@ static void check_tenant(struct sim *s, const struct mm_tenant_info *i,
 		  i->oom_action == t->oom_action, "tenant %u: %u engines (%u), configured %u (%u)",
 		  i->key, i->nr_engines, engines, i->configured, t->configured);
 	t->seen = true;
+	check_psi(s, i->key);
 	for (uint32_t d = 0; d < s->cfg.nr_devices; d++) {
 		const struct mm_tenant_device *m = &i->device[d];
 
