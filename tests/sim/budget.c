@@ -63,7 +63,8 @@ void gen_tenant_set(struct sim *s)
 		c->req.tenant.limits = no_limits;
 	else
 		draw_limits(s, &c->req.tenant.limits, s->cfg.device[d].pool_bytes);
-	c->req.tenant.oom_action = rng_percent(s, s->world.kill_percent) ? MM_OOM_KILL : MM_OOM_NONE;
+	c->req.tenant.oom_action =
+		rng_percent(s, s->world.kill_percent) ? MM_OOM_KILL : MM_OOM_NONE;
 	if (gen_hostile(s))
 		c->req.tenant.device = s->cfg.nr_devices + rng_below(s, 20);
 	if (gen_hostile(s))
@@ -134,7 +135,7 @@ void ok_tenant_set(struct sim *s, struct call *c, const struct mm_reply *r)
 	}
 }
 
-/* Only a tenant that asked for it, and stays above its max, loses an engine that holds something. */
+/* Only a tenant that asked for it, and stays above its max, loses an engine. */
 void budget_killed(struct sim *s, const struct engine *e)
 {
 	const struct tenant *t = budget_tenant(s, e->uid);
@@ -374,8 +375,8 @@ void budget_check(struct sim *s)
 		SIM_CHECK(s,
 			  m.extent_bytes + m.reserved_bytes + sum[d].promised_bytes <=
 				  m.pool_bytes + sum[d].leaving_bytes,
-			  "device %u: %llu bytes in extents, %llu reserved, %llu promised, the pool "
-			  "has %llu and %llu leaving",
+			  "device %u: %llu bytes in extents, %llu reserved, %llu promised, the "
+			  "pool has %llu and %llu leaving",
 			  d, ULL(m.extent_bytes), ULL(m.reserved_bytes), ULL(sum[d].promised_bytes),
 			  ULL(m.pool_bytes), ULL(sum[d].leaving_bytes));
 	}

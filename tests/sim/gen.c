@@ -662,7 +662,8 @@ static void gen_dup(struct sim *s)
 	c->req.cache = s->cache[l->cache].id;
 	c->req.lease.lease = l->id;
 	if (rng_percent(s, 60))
-		c->req.lease.depth_pages = rng_below(s, s->node[l->node].depth + 1 + gen_hostile(s));
+		c->req.lease.depth_pages =
+			rng_below(s, s->node[l->node].depth + 1 + gen_hostile(s));
 	if (gen_hostile(s))
 		c->req.lease.lease = bad_id(s, s->stale_lease, l->id);
 	call_submit(s, c);

@@ -93,6 +93,14 @@ static void a_difference_within_a_long_page_is_seen(void **state)
 		assert_int_equal(mmt_unlease(&t, e1, lease), 0);
 		tokens[differs] = 0;
 	}
+	tokens[84] = 7;		/* now the cached one differs */
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 1, ids), 0);
+	assert_int_equal(mmt_open(&t, e2, &d, &c), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c, 0, 2, ids), 0);
+	assert_int_equal(mmt_commit_keys(&t, e2, c, 0, 0, tokens, 128, ids, 2, NULL, 0), 0);
+	tokens[84] = 0;
+	assert_int_equal(mmt_lookup(&t, e2, c, 0, tokens, 128), 0);
+	assert_true(t.rp.nr_pages == 1 && t.rp.tail_tokens == 20);
 }
 
 static void what_finds_nothing_needs_no_lease(void **state)
