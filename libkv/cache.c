@@ -313,9 +313,13 @@ void kv_cache_close(struct kv_cache *c)
 {
 	struct kv_cache **p;
 	struct kv_sqe sqe = { .op = KV_OP_CACHE_CLOSE };
+	bool serving;
 
 	if (!c || *c->kv->guard != 1)
 		return;
+	/* A callback would find sequences that are gone already: events wait for the next call. */
+	serving = c->kv->serving;
+	c->kv->serving = true;
 	if (c->on_close)
 		c->on_close(c);
 	hint_drop(c);
@@ -325,6 +329,7 @@ void kv_cache_close(struct kv_cache *c)
 	sqe.cache = c->id;
 	if (!c->kv->dead && !c->kv->is_member)
 		call_plain(c->kv, &sqe, NULL);
+	c->kv->serving = serving;
 	for (p = &c->kv->caches; *p; p = &(*p)->next)
 		if (*p == c) {
 			*p = c->next;

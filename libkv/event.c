@@ -130,12 +130,14 @@ static int leave_all(struct kv *kv, const struct fetched *f)
 	int rc = 0;
 
 	kv->vacate_due = false;
+	kv->vacating = true;
 	for (i = 0; !rc && i < f->nr; i++) {
 		if (f->ev[i].kind != EVENT_VACATE)
 			continue;
 		rc = leave(kv, &f->ev[i]);
 		kv->vacate_due |= map_held(kv, f->ev[i].extent) != 0;
 	}
+	kv->vacating = false;
 	return rc;
 }
 

@@ -61,6 +61,7 @@ struct kv {
 	bool is_member, embedded;
 	bool dead;    /* -EPIPE for ever */
 	bool serving; /* inside event.c: do not start it again */
+	bool vacating; /* pages are allocated to leave an extent: the pool may make room for them */
 	uint8_t token[KV_TOKEN_BYTES];
 	uint64_t pool_bytes;
 	uint64_t given_bytes; /* pages given back so far, for pressure acks */

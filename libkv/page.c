@@ -43,7 +43,11 @@ static int alloc_pages(struct kv_cache *c, uint32_t group, uint32_t n, uint64_t 
 	struct kv *kv = c->kv;
 	int rc = alloc_once(c, group, n, ids, 0);
 
-	if ((rc != -ENOMEM && rc != -EDQUOT) || kv->serving)
+	if (rc != -ENOMEM && rc != -EDQUOT)
+		return rc;
+	if (kv->vacating)
+		return alloc_once(c, group, n, ids, RECLAIM_MS);
+	if (kv->serving)
 		return rc;
 	if (magazine_flush_all(kv) < 0 && kv->dead)
 		return -EPIPE;

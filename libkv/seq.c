@@ -157,6 +157,7 @@ void kv_seq_release(struct kv_seq *s)
 		err_set(-EBUSY, "this sequence is in a call that waits: it cannot be released now");
 		return;
 	}
+	s->busy = true; /* the pressure callback still knows it */
 	if (s->parked) {
 		if (s->park)
 			kv_unpark(s->cache, s->park);

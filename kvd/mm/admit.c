@@ -51,12 +51,13 @@ static void set_slab(struct mm *mm, uint32_t bind, uint32_t group, uint32_t prom
 /* They need not wait for who is before them, so they are woken by themselves. */
 void admit_wake(struct mm *mm, uint32_t device)
 {
-	if (!mm->device[device].promised_bytes || !mm->waiting.head)
-		return;
-	for (uint32_t b = pool_next(mm, &mm->binds, 0); b; b = pool_next(mm, &mm->binds, b))
-		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-			if (unmet(mm, b, g, device))
-				pending_wake(mm, b, g);
+	for (uint32_t p = mm->waiting.head; p; p = pending_at(mm, p)->link.next) {
+		const struct pending *pe = pending_at(mm, p);
+
+		if (cache_at(mm, bind_at(mm, pe->bind)->cache)->need[pe->group][device] &&
+		    admit_entitled(mm, pe->bind, pe->group, device))
+			pending_wake(mm, pe->bind, pe->group);
+	}
 }
 
 void admit_count(struct mm *mm, uint32_t bind, uint32_t group, bool joins)
@@ -117,19 +118,6 @@ uint64_t admit_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_
 		return 0;
 	return core_less(want + keep + taken(mm, device) - unmet(mm, bind, group, device),
 			 mm->cfg.device[device].pool_bytes + mm->device[device].leaving_bytes);
-}
-
-uint64_t admit_own_short(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t device,
-			 uint32_t nr)
-{
-	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
-	const struct tenant *t = tenant_at(mm, c->tenant);
-	uint64_t want = c->need[group][device] * nr;
-
-	if (!want)
-		return 0;
-	return core_less(want + memcg_usage(mm, c->tenant, device) + t->promised[device] -
-			 unmet(mm, bind, group, device), t->limit[device].max_bytes);
 }
 
 /* ---- promising ----------------------------------------------------------------------------- */

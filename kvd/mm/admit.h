@@ -36,8 +36,6 @@ uint64_t admit_quota(const struct mm *, uint32_t bind, uint32_t group, uint32_t 
 /* Bytes missing for nr more of them when all that is leaving has left. */
 uint64_t admit_short(const struct mm *, uint32_t bind, uint32_t group, uint32_t device,
 		     uint32_t nr);
-uint64_t admit_own_short(const struct mm *, uint32_t bind, uint32_t group, uint32_t device,
-			 uint32_t nr);		/* by its tenant's max */
 
 void admit_wake(struct mm *, uint32_t device);	/* room came: those who wait for promised room */
 

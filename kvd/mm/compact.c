@@ -244,15 +244,22 @@ static void give_up(struct mm *mm, uint32_t ext)
 	compact_end(mm, ext);
 }
 
+/* What is left of a slab is less than it was promised. */
+static bool promised(const struct slab *s)
+{
+	return s->nr_extents - s->bucket[SLAB_DRAINING].nr < s->promise;
+}
+
 bool compact_give_back(struct mm *mm, uint32_t bind, uint32_t group)
 {
-	struct list *l = &bind_at(mm, bind)->slab[group].bucket[SLAB_DRAINING];
+	const struct slab *s = &bind_at(mm, bind)->slab[group];
+	const struct list *l = &s->bucket[SLAB_DRAINING];
 	bool any = false;
 	uint32_t next;
 
 	for (uint32_t e = l->head; e; e = next) {
 		next = extent_at(mm, e)->bucket_link.next;
-		if (extent_at(mm, e)->drain_flags & DRAIN_STICKY)
+		if (extent_at(mm, e)->drain_flags & DRAIN_STICKY && !promised(s))
 			continue;
 		compact_end(mm, e);
 		any = true;
@@ -348,6 +355,8 @@ bool compact_pack(struct mm *mm, uint32_t bind, uint32_t group, uint32_t flags)
 	uint32_t look = LOOK;
 
 	if (s->pend_pages && !(flags & DRAIN_STICKY))
+		return false;
+	if (s->nr_extents - s->bucket[SLAB_DRAINING].nr <= s->promise)
 		return false;
 	for (uint32_t k = 1; k < SLAB_FULL; k++)
 		for (uint32_t e = s->bucket[k].head; e && look--;
@@ -558,7 +567,7 @@ static void check_moves(const struct mm *mm)
 		todo += mv->todo != 0;
 		MM_ASSERT((mv->todo || mv->busy) && !(mv->todo & mv->busy));
 		MM_ASSERT(frame_at(mm, mv->to)->state == FRAME_IO);
-		MM_ASSERT(frame_at(mm, mv->from)->moving && !frame_at(mm, mv->to)->moving);
+		MM_ASSERT(frame_at(mm, mv->from)->moving);
 		for (uint32_t k = 0; k < i; k++)
 			MM_ASSERT(!c->move[k].to || (c->move[k].to != mv->to &&
 						     c->move[k].from != mv->from));

@@ -116,7 +116,10 @@ static bool config_valid(const struct mm_config *c)
 	for (uint32_t d = 0; d < c->nr_devices; d++)
 		if (!between(c->device[d].pool_bytes, 1, 1ull << 62) ||
 		    !between(c->device[d].extent_bytes, 1, 1ull << 40) ||
-		    !between(c->device[d].extent_align, 1, 1ull << 40))
+		    !between(c->device[d].extent_align, 1, 1ull << 40) ||
+		    c->device[d].wmark_min_bytes > c->device[d].pool_bytes ||
+		    c->device[d].wmark_low_bytes > c->device[d].wmark_high_bytes ||
+		    c->device[d].wmark_high_bytes > c->device[d].pool_bytes)
 			return false;
 	return between(c->max_tenants, 1, 65535) && between(c->max_engines, 1, 65535) &&
 	       between(c->max_members, 1, 65535) && between(c->max_caches, 1, 65535) &&
@@ -317,6 +320,6 @@ uint64_t mm_next_deadline(const struct mm *mm)
 
 bool mm_next_effect(struct mm *mm, struct mm_effect *fx)
 {
-	return extent_next_effect(mm, fx) || compact_next_effect(mm, fx) ||
-	       event_next_effect(mm, fx) || engine_next_effect(mm, fx);
+	return engine_next_effect(mm, fx) || extent_next_effect(mm, fx) ||
+	       compact_next_effect(mm, fx) || event_next_effect(mm, fx);
 }

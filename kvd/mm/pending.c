@@ -84,19 +84,13 @@ static bool press(struct mm *mm, struct want *w, uint32_t nr_extents)
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t me = bind_at(mm, w->bind)->engine;
 	uint64_t bytes = 0;
-	bool others = false, own = true;	/* the tenant's max alone stands in the way */
+	bool others = false;
 
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		own = own && !admit_short(mm, w->bind, w->group, d, nr_extents);
-	own = own && mm->extents.max - mm->extents.nr_used + mm->nr_leaving >= nr_extents &&
-	      buddy_fits(&mm->frame_buddy, c->order[w->group]);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		bytes += c->need[w->group][d] * nr_extents;
 	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
 		if (e == me || (w->own && engine_at(mm, e)->tenant != c->tenant) ||
 		    !holds_on(mm, e, c->device_mask))
-			continue;
-		if (own && engine_at(mm, e)->tenant != c->tenant)
 			continue;
 		others = true;
 		if (!w->pressed && !engine_at(mm, e)->fenced)
@@ -257,7 +251,7 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 	if (!w->may_wait || w->create_error)
 		return REFUSED;
 	/* Who cannot wait comes again, perhaps: the room is on its way by then. */
-	if (!w->deadline_ns && !w->barred)
+	if (!w->deadline_ns && !(take.own ? w->own_barred : w->barred))
 		reclaim_extents(mm, &take, extents);
 	if (w->deadline_ns <= mm->now_ns)
 		return REFUSED;

@@ -50,7 +50,6 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 
 struct shortage {
 	uint64_t bytes[MM_MAX_DEVICES];
-	uint64_t own[MM_MAX_DEVICES];	/* of the asker's tenant, by its max */
 	uint32_t tenant;	/* only its extents; 0: anybody's */
 	uint32_t asker;		/* its tenant, which is not protected from itself; 0: nobody's */
 	bool below_low;		/* nobody has anything above its low */
@@ -62,7 +61,7 @@ struct shortage {
 static bool any_short(const struct mm *mm, const struct shortage *s)
 {
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (s->bytes[d] || s->own[d])
+		if (s->bytes[d])
 			return true;
 	return s->slots || s->nr_inside;
 }
@@ -138,8 +137,12 @@ static struct shortage shortage_of(const struct mm *mm, const struct reclaim *w,
 			      .asker = c->tenant };
 
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t want = c->need[w->group][d] * nr_extents, over;
+
 		s.bytes[d] = admit_short(mm, w->bind, w->group, d, nr_extents);
-		s.own[d] = admit_own_short(mm, w->bind, w->group, d, nr_extents);
+		over = !w->own ? 0 : core_less(want, admit_quota(mm, w->bind, w->group, d) +
+					       tenant_at(mm, c->tenant)->leaving[d]);
+		s.bytes[d] = over > s.bytes[d] ? over : s.bytes[d];
 	}
 	/* Frames on their way out may merge into a block, or not: then there is a next time. */
 	if (!buddy_fits(&mm->frame_buddy, c->order[w->group]) && !mm->nr_leaving)
@@ -160,15 +163,11 @@ static bool helps(const struct mm *mm, const struct reclaim *w, const struct ext
 	    !shrink_may_take(mm, x, s->below_low))
 		return false;
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		help = help || (c->need[x->group][d] &&
-				(s->bytes[d] || (s->own[d] && c->tenant == s->asker)));
+		help = help || (s->bytes[d] && c->need[x->group][d]);
 	if (!help)
 		return false;
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		s->bytes[d] = core_less(s->bytes[d], c->need[x->group][d]);
-		if (c->tenant == s->asker)
-			s->own[d] = core_less(s->own[d], c->need[x->group][d]);
-	}
 	s->slots -= s->slots != 0;
 	s->nr_inside -= in;
 	return true;

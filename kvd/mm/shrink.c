@@ -7,6 +7,7 @@
 
 #define SAMPLE		4u	/* frames of an extent looked at, at either end */
 #define WINDOW		32u	/* the cheapest of so many is taken */
+#define PRICE		8u	/* of a victim, in the budget; a look that finds none is free */
 #define MAX_ASKS	6u	/* the time between two asks doubles so often */
 
 static uint64_t rest_ns(const struct mm *mm)
@@ -90,6 +91,7 @@ struct scope {
 	uint32_t tenant;	/* only its own, and unprotected; 0: anybody's */
 	uint32_t devices;
 	bool parked, below_low;
+	uint32_t flags;		/* of the drain */
 };
 
 static bool eligible(const struct mm *mm, const struct extent *x, const struct scope *sc)
@@ -99,7 +101,10 @@ static bool eligible(const struct mm *mm, const struct extent *x, const struct s
 
 	if (x->draining || !(c->device_mask & sc->devices))
 		return false;
-	if (sc->tenant ? c->tenant != sc->tenant : s->waiters.head != NIL)
+	if (sc->tenant && c->tenant != sc->tenant)
+		return false;
+	/* Who waits for pages of that slab would take it back at once. */
+	if (s->waiters.head && !(sc->flags & DRAIN_STICKY))
 		return false;
 	/* What was promised its slab would go to nobody else. */
 	if (s->nr_extents - s->bucket[SLAB_DRAINING].nr <= s->promise)
@@ -111,7 +116,7 @@ static bool eligible(const struct mm *mm, const struct extent *x, const struct s
 
 /* Those that may be taken are listed coldest first, extent by extent; among the first ones the
  * content decides. */
-static uint32_t pick(const struct mm *mm, const struct scope *sc, uint32_t *budget)
+static uint32_t pick(const struct mm *mm, const struct scope *sc)
 {
 	uint64_t least = UINT64_MAX;
 	uint32_t best = NIL, window = WINDOW;
@@ -120,7 +125,6 @@ static uint32_t pick(const struct mm *mm, const struct scope *sc, uint32_t *budg
 		const struct extent *x = extent_at(mm, e);
 		uint64_t worth;
 
-		*budget -= *budget != 0;
 		if (!eligible(mm, x, sc))
 			continue;
 		window--;
@@ -133,14 +137,15 @@ static uint32_t pick(const struct mm *mm, const struct scope *sc, uint32_t *budg
 	return best;
 }
 
-static bool take_one(struct mm *mm, const struct scope *sc, uint32_t flags, uint32_t *budget)
+static bool take_one(struct mm *mm, const struct scope *sc, uint32_t *budget)
 {
-	uint32_t e = pick(mm, sc, budget);
+	uint32_t e = pick(mm, sc);
 	uint32_t tenant = e ? cache_at(mm, extent_at(mm, e)->cache)->tenant : NIL;
 	bool low = e && !sc->tenant && below(mm, extent_at(mm, e), true);
 
-	if (!e || !compact_drain(mm, e, flags))
+	if (!e || !compact_drain(mm, e, sc->flags | DRAIN_EVICT))
 		return false;
+	*budget -= *budget < PRICE ? *budget : PRICE;
 	if (low)
 		memcg_event(mm, tenant, MM_MEMCG_LOW);
 	return true;
@@ -169,7 +174,7 @@ static bool take_any(struct mm *mm, uint32_t d, uint32_t *budget)
 	for (uint32_t i = 0; i < 4; i++) {
 		struct scope sc = { .devices = 1u << d, .below_low = i & 2, .parked = i & 1 };
 
-		if (take_one(mm, &sc, DRAIN_EVICT, budget)) {
+		if (take_one(mm, &sc, budget)) {
 			mm->vmstat.reclaim_background++;
 			return true;
 		}
@@ -200,6 +205,12 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 
 /* ---- tenants ------------------------------------------------------------------------------- */
 
+/* Where its cached pages begin to go: high may be none beside a max. */
+static uint64_t soft(const struct mm_limits *l)
+{
+	return l->high_bytes < l->max_bytes ? l->high_bytes : l->max_bytes;
+}
+
 /* Devices on which it is above a limit; *bytes: by how much, together. */
 static uint32_t over(const struct mm *mm, uint32_t tenant, bool max, uint64_t *bytes)
 {
@@ -208,7 +219,7 @@ static uint32_t over(const struct mm *mm, uint32_t tenant, bool max, uint64_t *b
 	*bytes = 0;
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
 		const struct mm_limits *l = &tenant_at(mm, tenant)->limit[d];
-		uint64_t by = core_less(usage(mm, tenant, d), max ? l->max_bytes : l->high_bytes);
+		uint64_t by = core_less(usage(mm, tenant, d), max ? l->max_bytes : soft(l));
 
 		mask |= by ? 1u << d : 0;
 		*bytes += by;
@@ -217,12 +228,20 @@ static uint32_t over(const struct mm *mm, uint32_t tenant, bool max, uint64_t *b
 }
 
 /* The same without what is draining, which may yet be given up. */
-static bool above_high(const struct mm *mm, uint32_t tenant)
+static bool above_soft(const struct mm *mm, uint32_t tenant)
 {
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		if (memcg_over_high(mm, tenant, d))
+		if (memcg_usage(mm, tenant, d) > soft(&tenant_at(mm, tenant)->limit[d]))
 			return true;
 	return false;
+}
+
+/* Above max its engines do not get back what is being emptied; above high they may. */
+static uint32_t sticky(const struct mm *mm, uint32_t tenant)
+{
+	uint64_t bytes;
+
+	return over(mm, tenant, true, &bytes) ? DRAIN_STICKY : 0;
 }
 
 static bool take_cached(struct mm *mm, uint32_t tenant, bool parked, uint32_t *budget)
@@ -231,13 +250,14 @@ static bool take_cached(struct mm *mm, uint32_t tenant, bool parked, uint32_t *b
 	uint64_t bytes;
 
 	while ((sc.devices = over(mm, tenant, parked, &bytes))) {
-		if (!take_one(mm, &sc, DRAIN_EVICT | DRAIN_STICKY, budget))
-			return false;
-		mm->vmstat.reclaim_limit++;
 		if (!*budget) {
 			mm->shrink.kick = true;
 			return false;
 		}
+		sc.flags = sticky(mm, tenant);
+		if (!take_one(mm, &sc, budget))
+			return false;
+		mm->vmstat.reclaim_limit++;
 	}
 	return true;
 }
@@ -249,7 +269,7 @@ static void pack_binds(struct mm *mm, uint32_t tenant, uint32_t bind)
 	for (; bind; bind = bind_at(mm, bind)->cache_link.next)
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 			while (over(mm, tenant, false, &bytes) &&
-			       compact_pack(mm, bind, g, DRAIN_STICKY))
+			       compact_pack(mm, bind, g, sticky(mm, tenant)))
 				;
 }
 
@@ -350,7 +370,7 @@ static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 
 	if (!over(mm, tenant, false, &bytes)) {
 		t->in_debt = t->in_debt && over(mm, tenant, true, &hard);
-		if (!above_high(mm, tenant))
+		if (!above_soft(mm, tenant))
 			t->ask_ns = t->asks = 0;
 		return;
 	}
@@ -372,7 +392,7 @@ static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 
 void shrink_charged(struct mm *mm, uint32_t tenant, uint32_t d)
 {
-	if (tenant && usage(mm, tenant, d) > tenant_at(mm, tenant)->limit[d].high_bytes)
+	if (tenant && usage(mm, tenant, d) > soft(&tenant_at(mm, tenant)->limit[d]))
 		mm->shrink.kick = true;
 	if (free_soon(mm, d) < mm->cfg.device[d].wmark_low_bytes)
 		mm->shrink.kick = true;

@@ -46,6 +46,19 @@ const struct control_knob control_knobs[] = {
 	 "how long a new connection may take to say hello"},
 	{"spin_us", CONTROL_NUMBER, at(spin_us), 50, 0, 100000, "us",
 	 "how long kvd polls a session's ring after its last request before it sleeps"},
+	{"wmark_min", CONTROL_NUMBER, at(wmark_min), 0, 0, 500, "permille",
+	 "of each device's pool: the last bytes, for tenants below their min only"},
+	{"wmark_low", CONTROL_NUMBER, at(wmark_low), 8, 0, 900, "permille",
+	 "below so much free cached pages are reclaimed in the background; no watermarks where it "
+	 "is less than an extent"},
+	{"wmark_high", CONTROL_NUMBER, at(wmark_high), 16, 0, 900, "permille",
+	 "until so much is free"},
+	{"answer_ms", CONTROL_NUMBER, at(answer_ms), 1000, 0, 3600000, "ms",
+	 "how long an engine has to answer when it is pressed or asked to leave an extent; 0: it "
+	 "is not asked, and not killed"},
+	{"idle_ms", CONTROL_NUMBER, at(idle_ms), 5000, 0, 3600000, "ms",
+	 "an engine that asked nothing for so long is packed into as few extents as it needs and "
+	 "one; 0: never"},
 	{"check_every", CONTROL_NUMBER, at(check_every), 0, 0, 1ull << 32, "requests",
 	 "prove every invariant of the pool after so many requests; 0: never (for tests: it is "
 	 "slow)"},
@@ -322,6 +335,10 @@ int control_check(const struct control *c, char *err, size_t err_len)
 			    c->device[d].spec);
 			return -EINVAL;
 		}
+	}
+	if (c->wmark_min > c->wmark_low || c->wmark_low > c->wmark_high) {
+		say(err, err_len, "wmark_min, wmark_low and wmark_high must ascend");
+		return -EINVAL;
 	}
 	return tenant_rules_check(&c->tenants, c->nr_devices, err, err_len);
 }

@@ -37,6 +37,7 @@ struct control {
 	uint64_t socket_mode, extent_bytes, data_bytes, ring_entries, batch_pages;
 	uint64_t max_sessions, max_sessions_per_uid, max_admin;
 	uint64_t hello_ms, spin_us, check_every, log_level;
+	uint64_t wmark_min, wmark_low, wmark_high, answer_ms, idle_ms;
 	struct tenant_rules tenants;	/* sections [tenant NAME] */
 };
 

@@ -13,6 +13,12 @@
 
 #define MIB			(1ull << 20)
 
+/* As control.c's knobs. */
+#define WMARK_LOW		8u	/* permille of a pool */
+#define WMARK_HIGH		16u
+#define ANSWER_NS		1000000000ull
+#define IDLE_NS			5000000000ull
+
 /* One effect on its way through a device. Slot 0 is nobody, so 0 ends every list. */
 struct op {
 	struct dev_request req;
@@ -434,6 +440,19 @@ static uint64_t default_extent_bytes(uint64_t pool_bytes)
 	return pow2;
 }
 
+void exec_watermarks(struct mm_config *cfg, uint32_t min, uint32_t low, uint32_t high)
+{
+	for (uint32_t d = 0; d < cfg->nr_devices && d < MM_MAX_DEVICES; d++) {
+		struct mm_device_config *dc = &cfg->device[d];
+		uint64_t part = dc->pool_bytes / 1000;
+		bool none = part * low < dc->extent_bytes;
+
+		dc->wmark_min_bytes = none ? 0 : part * min;
+		dc->wmark_low_bytes = none ? 0 : part * low;
+		dc->wmark_high_bytes = none ? 0 : part * high;
+	}
+}
+
 /* Room for pages far smaller than a real model's, which have 256 KiB and more: 4 KiB up to a pool
  * of 16 GiB, 64 KiB in one of a TiB. */
 static uint32_t default_frames(uint64_t pool_bytes)
@@ -463,6 +482,9 @@ void exec_default_config(struct mm_config *cfg, uint32_t nr_devices, const uint6
 		/* extents come as near to the target as 2^k pages do: half of it at worst */
 		extents += 2 * (pool_bytes[d] / dc->extent_bytes);
 	}
+	exec_watermarks(cfg, 0, WMARK_LOW, WMARK_HIGH);
+	cfg->answer_ns = ANSWER_NS;
+	cfg->idle_ns = IDLE_NS;
 	cfg->max_tenants = 64;
 	cfg->max_engines = 256;
 	cfg->max_members = 512;

@@ -129,6 +129,10 @@ static int create_exec(struct server *s, char *err, size_t err_len)
 		bytes[d] = s->control.device[d].bytes;
 	exec_default_config(&s->mm, n, bytes, s->control.extent_bytes);
 	size_tables(&s->mm, (uint32_t)s->control.max_sessions, s->control.tenants.nr);
+	exec_watermarks(&s->mm, (uint32_t)s->control.wmark_min, (uint32_t)s->control.wmark_low,
+			(uint32_t)s->control.wmark_high);
+	s->mm.answer_ns = s->control.answer_ms * 1000000;
+	s->mm.idle_ns = s->control.idle_ms * 1000000;
 	if (s->control.batch_pages)
 		s->mm.batch_pages = (uint32_t)s->control.batch_pages;
 	for (uint32_t d = 0; d < n; d++) {

@@ -16,6 +16,7 @@
  */
 #include <errno.h>
 #include <grp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@
 #define PT	  16u
 #define COLS	  64u /* of k and of v: 8 KiB a page */
 #define MAX_CHATS 64u
+#define REST_MS	  10
 #define MAX_PAGES 64u
 
 static struct kv *kv;
@@ -214,6 +216,18 @@ static void serve(void)
 	}
 }
 
+/* Between two prompts the protected engine is idle. */
+static void rest(void)
+{
+	struct pollfd pfd = { .fd = kv_event_fd(kv), .events = POLLIN };
+	int err;
+
+	poll(&pfd, 1, REST_MS);
+	err = kv_poll(kv);
+	if (err)
+		die("poll", err);
+}
+
 /* ---- what the two kinds do ----------------------------------------------------------------- */
 
 static void keep_step(void)
@@ -362,10 +376,10 @@ int main(int argc, char **argv)
 		else
 			take_step();
 		nr.steps++;
-		if (!keeper)
+		if (keeper)
+			rest();
+		else
 			serve();
-		else if (kv_poll(kv))
-			die("poll", -1);
 		if (keeper ? nr.steps % nr_chats == 0 : time(NULL) != told)
 			tell();
 		told = time(NULL);

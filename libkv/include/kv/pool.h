@@ -71,6 +71,7 @@ KV_API int kv_member_token(const struct kv *, uint8_t token[16]);
 /* Serve what the daemon asks for: unmap retired memory, shrink, leave extents. Every call that
  * talks to the daemon does this too, but for leaving extents; so a busy engine calls kv_poll() now
  * and then, between two steps, and an idle one when kv_event_fd() is readable.
+ * Leaving extents may take a while: 50 ms for each try to get room, besides the copies.
  * It may move pages that sequences hold: no work that reads or writes pages of this engine (kernels
  * of any rank, kv_seq_store(), kv_attn()) may be running, and page ids and PTEs that were fetched
  * before are to be fetched again where kv_seq_pte_version() says so. No other call moves pages. */

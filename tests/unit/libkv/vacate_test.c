@@ -468,6 +468,40 @@ static void opaque_and_window_pages_move(void **state)
 	f = keep;
 }
 
+/* ---- callbacks ----------------------------------------------------------------------------- */
+
+static struct kv_seq *leaving;
+static uint32_t met;
+static const struct link_ops *plain;
+
+/* A pressure callback may run inside any call. */
+static int call_and_touch(struct kv *kv, struct call *c)
+{
+	if (leaving && c->sqe.op != KV_OP_EVENTS) {
+		met++;
+		assert_int_equal(kv_seq_park(leaving), -EBUSY);
+		assert_int_equal(kv_seq_commit(leaving, 1), -EBUSY);
+		kv_seq_release(leaving);
+	}
+	return plain->call(kv, c);
+}
+
+static void a_sequence_that_is_released_is_busy(void **state)
+{
+	struct link_ops ops = *f.kv->ops;
+	struct kv_seq *s = grown(22, 21);
+
+	(void)state;
+	plain = f.kv->ops;
+	ops.call = call_and_touch;
+	f.kv->ops = &ops;
+	leaving = s;
+	kv_seq_release(s);
+	leaving = NULL;
+	f.kv->ops = plain;
+	assert_true(met >= 2);
+}
+
 /* ---- the version --------------------------------------------------------------------------- */
 
 static void version_tells_every_change(void **state)
@@ -516,6 +550,7 @@ int main(void)
 		T(a_dead_link_is_reported),
 		T(with_several_shards_the_engine_moves),
 		T(opaque_and_window_pages_move),
+		T(a_sequence_that_is_released_is_busy),
 		T(version_tells_every_change),
 	};
 

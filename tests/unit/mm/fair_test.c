@@ -292,6 +292,26 @@ static void bytes_count_not_requests(void **state)
 	assert_true(diff <= 4 * PER * MMT_PAGE);
 }
 
+/* What was promised, and what a tenant's min says, is not for those before it. */
+static void below_its_min_a_tenant_does_not_wait_its_turn(void **state)
+{
+	struct mm_request limits = { .op = MM_TENANT_SET, .tenant = {
+		.tenant = 20, .device = 0,
+		.limits = { MMT_EXTENT, MMT_EXTENT, MM_NO_LIMIT, MM_NO_LIMIT } } };
+	struct actor *first = join(10, 8 * PER, false), *poor;
+
+	(void)state;
+	assert_int_equal(mmt_submit(&t, &limits), 0);
+	ask(first);
+	poor = join(20, PER, false);
+	ask(poor);
+	ask(poor);			/* that one is beyond its min */
+	give_extent();
+	give_extent();
+	assert_int_equal(poor->nr_grants, 1);
+	assert_int_equal(grants_before(first), 1);
+}
+
 /* ---- at a tenant's own max ----------------------------------------------------------------- */
 
 static void set_max(uint32_t tenant, uint64_t bytes)
@@ -418,6 +438,7 @@ int main(void)
 		T(a_large_one_gets_its_turn),
 		T(new_tenants_without_end_do_not_starve_one_that_waits),
 		T(bytes_count_not_requests),
+		T(below_its_min_a_tenant_does_not_wait_its_turn),
 		T(at_its_max_a_tenant_bars_nobody_else),
 		T(at_its_max_a_tenant_s_own_wait_in_order),
 		T(at_its_max_waiting_ends_with_the_deadline),

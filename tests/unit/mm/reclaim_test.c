@@ -103,7 +103,7 @@ static void lowered_max_takes_cached_pages_first(void **state)
 	for (uint32_t i = 0; i < 4; i++)
 		cached(e1, c1, i * 200);
 	cached(e2, c2, 0);
-	limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+	limit(1, 0, 0, UINT32_MAX, 2, MM_OOM_NONE);	/* and no high */
 	settle();
 	assert_int_equal(charge(1), 2);
 	assert_int_equal(charge(2), 1);
@@ -425,7 +425,7 @@ static void half_empty_extents_are_packed_when_nothing_cheaper_is_left(void **st
 
 		assert_int_equal(mmt_commit(&t, e1, c1, 0, mmt_tokens(i * 200), 2 * MMT_PT, x), 0);
 		leases[i] = t.rp.lease;
-		assert_int_equal(mmt_free(&t, e1, x + 3, PAGES - 3), 0);	/* and one is held */
+		assert_int_equal(mmt_free(&t, e1, x + 3, PAGES - 3), 0);	/* one held */
 	}
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(mmt_unlease(&t, e1, leases[i]), 0);

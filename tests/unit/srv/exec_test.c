@@ -581,6 +581,17 @@ static void test_default_config(void **state)
 		assert_true(cfg.max_nodes >= cfg.max_frames);
 		assert_true(cfg.max_keys * 16ull >= cfg.max_frames || cfg.max_keys == 1u << 18);
 	}
+	/* Watermarks only where they are extents. */
+	for (uint64_t pool = 64 * MIB; pool <= 1ull << 40; pool *= 4) {
+		bool big = pool / 1000 * 8 >= 64 * MIB;
+
+		exec_default_config(&cfg, 1, &pool, 0);
+		assert_int_equal(cfg.device[0].wmark_low_bytes, big ? pool / 1000 * 8 : 0);
+		assert_int_equal(cfg.device[0].wmark_high_bytes, big ? pool / 1000 * 16 : 0);
+		assert_int_equal(cfg.device[0].wmark_min_bytes, 0);
+		assert_int_equal(cfg.answer_ns, 1000000000);
+		assert_int_equal(cfg.idle_ns, 5000000000);
+	}
 	exec_default_config(&cfg, 1, &want[3].pool, 8 * MIB);
 	assert_int_equal(cfg.device[0].extent_bytes, 8 * MIB);
 }

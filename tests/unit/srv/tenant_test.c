@@ -2,8 +2,10 @@
 /* tenant: sections of the configuration, who belongs to which, keys that never collide, limits set
  * all or none in a running daemon. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -354,6 +356,56 @@ static void a_user_is_held_to_the_max_of_its_section(void **state)
 	raw_daemon_stop(&d);
 }
 
+/* Takes pages, says so, and never answers anything again. */
+static void hoard(const char *path, int told)
+{
+	static uint64_t ids[1024];
+	struct raw r;
+	char ok;
+
+	ok = raw_open(&r, path, "hoarder") == 0 && raw_open_cache(&r) == 0 &&
+	     raw_alloc(&r, 1024, ids) == 0;
+	if (write(told, &ok, 1) != 1)
+		_exit(2);
+	for (;;)
+		pause();
+}
+
+static void who_stays_above_max_is_killed_if_the_tenant_says_so(void **state)
+{
+	struct kv_admin_tenant_set q = { .device = KV_ALL_DEVICES,
+					 .mask = KV_TENANT_MAX | KV_TENANT_OOM,
+					 .max_bytes = 2 * MIB, .oom_action = MM_OOM_KILL };
+	struct kv_admin_tenant t;
+	struct raw_daemon d;
+	int told[2], status;
+	char ok = 0;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(raw_daemon_prepare(&d), 0);
+	assert_int_equal(control_set(&d.control, "answer_ms", "50", err, sizeof(err)), 0);
+	assert_int_equal(raw_daemon_start(&d), 0);
+	assert_int_equal(pipe(told), 0);
+	pid = fork();
+	if (!pid)
+		hoard(d.path, told[1]);
+	assert_int_equal(read(told[0], &ok, 1), 1);
+	assert_true(ok);
+	snprintf(q.name, sizeof(q.name), "uid-%u", getuid());
+	assert_int_equal(raw_admin_ask(d.path, KV_ADMIN_TENANT_SET, &q.head, sizeof(q), &t,
+				       sizeof(t)), 1);
+	assert_int_equal(t.device[0].current_bytes, 4 * MIB);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	/* Others of its tenant are served, within the limit. */
+	assert_true(RAW_EVENTUALLY(raw_admin(d.path, KV_ADMIN_TENANTS, &t, sizeof(t)) == 1 &&
+				   t.device[0].current_bytes == 0));
+	close(told[0]);
+	close(told[1]);
+	raw_daemon_stop(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -365,6 +417,7 @@ int main(void)
 		cmocka_unit_test(the_limits_of_the_file_hold_from_the_start),
 		cmocka_unit_test(a_change_is_made_on_all_devices_or_none),
 		cmocka_unit_test(a_user_is_held_to_the_max_of_its_section),
+		cmocka_unit_test(who_stays_above_max_is_killed_if_the_tenant_says_so),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
