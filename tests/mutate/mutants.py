@@ -137,13 +137,17 @@ def of_file(text):
     code = blank(text)
     first = re.search(r'^\{', code, re.M)       # prototypes and tables before are declarations
     found = []
+    # A larger array is no other program.
+    sizes = {m.start(1) for m in re.finditer(r'\[(\d+)\]', code)
+             if declares(code[code.rfind('\n', 0, m.start()) + 1:m.start()].strip())}
     list_ = tokens(code)
     for i, (kind, word, start, end) in enumerate(list_):
         if first and start < first.start():
             continue
         before = list_[i - 1] if i else None
         after = list_[i + 1] if i + 1 < len(list_) else None
-        found += of_token(kind, word, start, end, before, after)
+        found += [m for m in of_token(kind, word, start, end, before, after)
+                  if start not in sizes]
     found += of_conditions(code)
     found += of_statements(code)
     return sorted(set((op, s, e, new) for op, s, e, new in found), key=lambda m: (m[1], m[2], m))

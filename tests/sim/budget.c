@@ -63,7 +63,8 @@ void gen_tenant_set(struct sim *s)
 		c->req.tenant.limits = no_limits;
 	else
 		draw_limits(s, &c->req.tenant.limits, s->cfg.device[d].pool_bytes);
-	c->req.tenant.oom_action = rng_percent(s, s->world.kill_percent) ? MM_OOM_KILL : MM_OOM_NONE;
+	c->req.tenant.oom_action =
+		rng_percent(s, s->world.kill_percent) ? MM_OOM_KILL : MM_OOM_NONE;
 	if (gen_hostile(s))
 		c->req.tenant.device = s->cfg.nr_devices + rng_below(s, 20);
 	if (gen_hostile(s))
@@ -134,7 +135,7 @@ void ok_tenant_set(struct sim *s, struct call *c, const struct mm_reply *r)
 	}
 }
 
-/* Only a tenant that asked for it, and stays above its max, loses an engine that holds something. */
+/* Only a tenant that asked for it, and stays above its max, loses an engine. */
 void budget_killed(struct sim *s, const struct engine *e)
 {
 	const struct tenant *t = budget_tenant(s, e->uid);
@@ -293,6 +294,24 @@ static void check_charge(struct sim *s, struct tenant *t, const struct mm_tenant
 		  ULL(charge), ULL(m->peak_bytes), ULL(m->leaving_bytes));
 }
 
+/* Shares of time are shares, and no more time than there was. */
+static void check_psi(struct sim *s, uint32_t key)
+{
+	uint64_t now = s->now_ns, some;
+	struct mm_psi p;
+
+	SIM_CHECK(s, !mm_psi(s->mm, key, now, &p), "tenant %u has no pressure", key);
+	some = p.some_total_ns;
+	for (uint32_t i = 0; i < 3; i++)
+		SIM_CHECK(s, p.some_avg[i] <= 10000 && p.full_avg[i] <= p.some_avg[i] + 1,
+			  "tenant %u: pressure some %u, full %u of 10000", key, p.some_avg[i],
+			  p.full_avg[i]);
+	some = canary_lose(s, CANARY_PSI) ? now + 1 : some;
+	SIM_CHECK(s, p.full_total_ns <= some && some <= now,
+		  "tenant %u: some waited %llu ns, all %llu, of %llu", key, ULL(some),
+		  ULL(p.full_total_ns), ULL(now));
+}
+
 static void check_tenant(struct sim *s, const struct mm_tenant_info *i,
 			 struct mm_tenant_device *sum)
 {
@@ -305,6 +324,7 @@ static void check_tenant(struct sim *s, const struct mm_tenant_info *i,
 		  i->oom_action == t->oom_action, "tenant %u: %u engines (%u), configured %u (%u)",
 		  i->key, i->nr_engines, engines, i->configured, t->configured);
 	t->seen = true;
+	check_psi(s, i->key);
 	for (uint32_t d = 0; d < s->cfg.nr_devices; d++) {
 		const struct mm_tenant_device *m = &i->device[d];
 
@@ -357,8 +377,8 @@ void budget_check(struct sim *s)
 		SIM_CHECK(s,
 			  m.extent_bytes + m.reserved_bytes + sum[d].promised_bytes <=
 				  m.pool_bytes + sum[d].leaving_bytes,
-			  "device %u: %llu bytes in extents, %llu reserved, %llu promised, the pool "
-			  "has %llu and %llu leaving",
+			  "device %u: %llu bytes in extents, %llu reserved, %llu promised, the "
+			  "pool has %llu and %llu leaving",
 			  d, ULL(m.extent_bytes), ULL(m.reserved_bytes), ULL(sum[d].promised_bytes),
 			  ULL(m.pool_bytes), ULL(sum[d].leaving_bytes));
 	}

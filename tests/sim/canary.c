@@ -13,7 +13,9 @@ const char *const canary_name[CANARY_NR] = {
 	"tail-long",	"tail-none",	"commit-page", "commit-other", "lease-twice",
 	"swallow",	"repeat",	"refuse",      "accept",       "create-big",
 	"create-twice", "destroy-live", "scrub-live",  "lost-destroy", "meminfo",
-	"vmstat",	"engine-info", "dirty-create", "overwrite", "stale-zeros", "lost-scrub", "charge", "over-max", "promised", "bad-copy", "kill",
+	"vmstat",	"engine-info",	"dirty-create", "overwrite",	"stale-zeros",
+	"lost-scrub",	"charge",	"over-max",	"promised",	"bad-copy",
+	"kill",		"psi",
 };
 
 static bool ready(const struct sim *s)

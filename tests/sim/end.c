@@ -33,7 +33,8 @@ static const char *waiting(struct sim *s)
 void end_settle(struct sim *s)
 {
 	for (uint32_t i = 0; i < SETTLE_LEAST || waiting(s); i++) {
-		SIM_CHECK(s, i < SETTLE_ROUNDS, "faults have stopped but still %s waits", waiting(s));
+		SIM_CHECK(s, i < SETTLE_ROUNDS, "faults have stopped but still %s waits",
+			  waiting(s));
 		effects_run(s, true);
 		gen_deaths(s, true);
 		/* In the end all deadlines have passed. */

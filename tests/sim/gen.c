@@ -662,7 +662,8 @@ static void gen_dup(struct sim *s)
 	c->req.cache = s->cache[l->cache].id;
 	c->req.lease.lease = l->id;
 	if (rng_percent(s, 60))
-		c->req.lease.depth_pages = rng_below(s, s->node[l->node].depth + 1 + gen_hostile(s));
+		c->req.lease.depth_pages =
+			rng_below(s, s->node[l->node].depth + 1 + gen_hostile(s));
 	if (gen_hostile(s))
 		c->req.lease.lease = bad_id(s, s->stale_lease, l->id);
 	call_submit(s, c);
@@ -730,6 +731,28 @@ static void gen_resume(struct sim *s)
 static void gen_unpark(struct sim *s)
 {
 	with_park(s, MM_UNPARK);
+}
+
+static void gen_hint(struct sim *s)
+{
+	uint32_t e = pick_engine(s), depth;
+	struct lease *l = e ? pick_lease(s, e) : NULL;
+	struct mm_hint *h;
+	struct call *c;
+
+	if (!l)
+		return;
+	c = gen_call(s, MM_HINT, e);
+	c->req.cache = s->cache[l->cache].id;
+	c->req.hint.lease = gen_hostile(s) ? bad_id(s, s->stale_lease, l->id) : l->id;
+	depth = s->node[l->node].depth;
+	h = &c->req.hint.hint;
+	h->from_page = rng_below(s, depth + gen_hostile(s));
+	h->to_page = rng_percent(s, 30) ? 0 : rng_range(s, h->from_page, depth + gen_hostile(s));
+	h->priority = rng_below(s, 3 + gen_hostile(s));
+	h->reuse_ms = rng_percent(s, 50) ? 0 : 1u << rng_below(s, 32);
+	h->ttl_ms = rng_percent(s, 50) ? 0 : (uint32_t)rng_next(s) >> rng_below(s, 32);
+	call_submit(s, c);
 }
 
 static void gen_drop_head(struct sim *s)
@@ -878,6 +901,7 @@ const struct sim_op_desc sim_ops[SIM_NR_OPS] = {
 	[SIM_GARBAGE] = {"garbage", 1, FEAT_HOSTILE, gen_garbage},
 	[SIM_READ] = {"read", 20, FEAT_CORE, gen_read},
 	[SIM_SCRIBBLE] = {"scribble", 3, FEAT_DEATH, gen_scribble},
+	[SIM_HINT] = {"hint", 8, FEAT_HINT, gen_hint},
 	[SIM_TENANT_SET] = {"tenant_set", 4, FEAT_LIMITS, gen_tenant_set},
 };
 

@@ -264,6 +264,20 @@ static enum expect expect_lease(struct sim *s, struct engine *e, const struct ca
 	return EXPECT_OK;
 }
 
+static enum expect expect_hint(struct sim *s, struct engine *e, const struct call *c)
+{
+	struct lease *l = model_lease(s, c->req.hint.lease);
+	const struct mm_hint *h = &c->req.hint.hint;
+	uint32_t to;
+
+	if (!l || l->engine != model_engine_index(s, e))
+		return EXPECT_FAIL;
+	to = h->to_page ? h->to_page : s->node[l->node].depth;
+	if (h->from_page >= to || to > s->node[l->node].depth || h->priority > 2)
+		return EXPECT_FAIL;
+	return EXPECT_OK;
+}
+
 static enum expect expect_park(struct sim *s, struct engine *e, const struct call *c)
 {
 	struct park *p = model_park(s, c->req.park.park);
@@ -319,6 +333,8 @@ static enum expect expect_of_engine(struct sim *s, struct engine *e, const struc
 	case MM_DROP_HEAD:
 	case MM_PARK:
 		return expect_lease(s, e, c);
+	case MM_HINT:
+		return expect_hint(s, e, c);
 	case MM_RESUME:
 	case MM_UNPARK:
 		return expect_park(s, e, c);

@@ -529,6 +529,15 @@ static void ok_drop_head(struct sim *s, struct call *c, const struct mm_reply *r
 	}
 }
 
+static void ok_hint(struct sim *s, struct call *c, const struct mm_reply *r)
+{
+	const struct mm_hint *h = &c->req.hint.hint;
+	uint32_t depth = s->node[model_lease(s, c->req.hint.lease)->node].depth;
+	uint32_t nr = (h->to_page ? h->to_page : depth) - h->from_page;
+
+	SIM_CHECK(s, r->nr_pages == nr, "a hint for %u pages reaches %u", nr, r->nr_pages);
+}
+
 static void ok_reserve(struct sim *s, struct call *c, const struct mm_reply *r)
 {
 	struct engine *e = &s->engine[c->engine];
@@ -611,6 +620,7 @@ static void (*const ok[MM_NR_OPS])(struct sim *, struct call *, const struct mm_
 	[MM_VACATE_ACK] = ok_nothing,
 	[MM_STAT] = ok_nothing,
 	[MM_TENANT_SET] = ok_tenant_set,
+	[MM_HINT] = ok_hint,
 };
 
 void oracle_reply(struct sim *s, const struct mm_reply *r)

@@ -140,6 +140,8 @@ static void draw_config(struct sim *s)
 	}
 	c->answer_ns = rng_percent(s, 20) ? 0 : 1000ull * rng_range(s, 1, 2000);
 	c->idle_ns = rng_percent(s, 40) ? 0 : 1000ull * rng_range(s, 1, 500);
+	c->policy = draw(s, FEAT_GITTINS, MM_POLICY_GITTINS, MM_POLICY_GITTINS);
+	c->max_shadows = draw(s, FEAT_SHADOWS, 1, 400);
 	draw_watermarks(s);
 	c->max_tenants = rng_range(s, 2, 6);
 	c->max_engines = rng_range(s, 2, 10);
