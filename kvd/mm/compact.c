@@ -173,11 +173,13 @@ static bool can_ask(const struct mm *mm, uint32_t bind)
 	       !engine_at(mm, engine)->fenced;
 }
 
-/* May it be drained at all, now? */
-static bool drainable(const struct mm *mm, const struct extent *x)
+/* May it be drained at all, now? With DRAIN_ROOM also while some of it is leased: that leaves by
+ * itself, and nothing new is granted there meanwhile. */
+static bool drainable(const struct mm *mm, const struct extent *x, uint32_t flags)
 {
 	return x->state == EXTENT_LIVE && !x->draining && !x->nr[FRAME_QUARANTINED] &&
-	       !x->nr[FRAME_IO] && !x->nr_pinned && (!x->nr[FRAME_HELD] || can_ask(mm, x->bind));
+	       !x->nr[FRAME_IO] && (!x->nr_pinned || flags & DRAIN_ROOM) &&
+	       (!x->nr[FRAME_HELD] || can_ask(mm, x->bind));
 }
 
 /* What it will give back, if all goes well. */
@@ -199,7 +201,7 @@ bool compact_drain(struct mm *mm, uint32_t ext, uint32_t flags)
 {
 	struct extent *x = extent_at(mm, ext);
 
-	if (!drainable(mm, x))
+	if (!drainable(mm, x, flags))
 		return false;
 	if (!(flags & DRAIN_EVICT) &&
 	    (mm->compact.nr_packing == COMPACT_DRAINS || x->drain_ns > mm->now_ns))
@@ -350,35 +352,64 @@ static void drain_step(struct mm *mm, uint32_t ext, uint32_t *budget)
 
 /* ---- what to drain ------------------------------------------------------------------------- */
 
-/* Do its pages find room in the others, beside those that are leaving theirs already? */
-static bool fits(const struct slab *s, const struct extent *x)
+/* Pages that are somebody's, so that the extent cannot be taken as a whole. */
+static uint32_t in_use(const struct extent *x)
 {
-	uint32_t pages = extent_pages(x), used = x->nr[FRAME_HELD] + x->nr[FRAME_CACHED];
-	uint64_t room = slab_free(s) - x->nr[FRAME_FREE] -
-			(uint64_t)s->bucket[SLAB_EMPTY].nr * pages;
+	return x->nr[FRAME_HELD] + x->nr_pinned;
+}
 
-	return (uint64_t)used + s->off[FRAME_HELD] + s->off[FRAME_CACHED] <= room;
+/* Do its pages find room in the others, beside those that are leaving theirs already? With
+ * DRAIN_ROOM only what is held must find some, for cached pages give way. */
+static bool fits(const struct slab *s, const struct extent *x, uint32_t flags)
+{
+	uint64_t held = (uint64_t)x->nr[FRAME_HELD] + s->off[FRAME_HELD];
+	uint64_t room = slab_free(s) - x->nr[FRAME_FREE];
+
+	if (flags & DRAIN_ROOM && in_use(x))
+		return held <= room + slab_reclaimable(s) - (x->nr[FRAME_CACHED] - x->nr_pinned);
+	room -= (uint64_t)s->bucket[SLAB_EMPTY].nr * extent_pages(x);
+	return held + x->nr[FRAME_CACHED] + s->off[FRAME_CACHED] <= room;
+}
+
+/* The first of a bucket that may go; with DRAIN_ROOM the least used one among a few. */
+static uint32_t least_used(const struct mm *mm, const struct slab *s, uint32_t k, uint32_t flags)
+{
+	uint32_t look = LOOK, best = NIL, least = UINT32_MAX;
+
+	for (uint32_t e = s->bucket[k].head; e && look--; e = extent_at(mm, e)->bucket_link.next) {
+		const struct extent *x = extent_at(mm, e);
+		uint32_t used = in_use(x);
+
+		if (k == SLAB_FULL && !used)
+			continue;	/* reclaim's, in its own time */
+		if (!drainable(mm, x, flags) || x->drain_ns > mm->now_ns ||
+		    (flags & DRAIN_HELD && !x->nr[FRAME_HELD]))
+			continue;
+		if (!(flags & DRAIN_ROOM))
+			return e;
+		if (used < least) {
+			least = used;
+			best = e;
+		}
+	}
+	return best;
 }
 
 bool compact_pack(struct mm *mm, uint32_t bind, uint32_t group, uint32_t flags)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[group];
-	uint32_t look = LOOK;
+	uint32_t last = flags & DRAIN_ROOM ? SLAB_FULL : SLAB_FULL - 1;
 
 	if (s->pend_pages && !(flags & DRAIN_STICKY))
 		return false;
 	if (s->nr_extents - s->bucket[SLAB_DRAINING].nr <= s->promise)
 		return false;
-	for (uint32_t k = 1; k < SLAB_FULL; k++)
-		for (uint32_t e = s->bucket[k].head; e && look--;
-		     e = extent_at(mm, e)->bucket_link.next) {
-			const struct extent *x = extent_at(mm, e);
+	for (uint32_t k = 1; k <= last; k++) {
+		uint32_t e = least_used(mm, s, k, flags);
 
-			if (!drainable(mm, x) || x->drain_ns > mm->now_ns ||
-			    (flags & DRAIN_HELD && !x->nr[FRAME_HELD]))
-				continue;
-			return fits(s, x) && compact_drain(mm, e, flags);
-		}
+		if (e)
+			return fits(s, extent_at(mm, e), flags) && compact_drain(mm, e, flags);
+	}
 	return false;
 }
 

@@ -39,6 +39,7 @@ enum {
 	DRAIN_STICKY = 2,	/* a limit wants it: its engine does not get it back */
 	DRAIN_ASKED = 4,	/* the engine was told */
 	DRAIN_HELD = 8,		/* only extents with HELD pages (compact_pack) */
+	DRAIN_ROOM = 16,	/* leased and full ones too: cached pages make the room */
 };
 
 struct move {

@@ -82,11 +82,15 @@ struct mm_config {
 	uint32_t max_pending;		/* allocations waiting */
 	uint64_t max_tokens;		/* token ids stored behind nodes */
 	uint32_t batch_pages;		/* most pages one request may name or be granted */
-	uint32_t max_shadows;		/* evicted pages remembered, for refaults; 0: none */
+	/* Evicted pages remembered, for refaults and the policy; 0: none. As many as the cache can
+	 * have pages, but not fewer than MM_MIN_SHADOWS: a small cache learns from what it lost. */
+	uint32_t max_shadows;
 	uint32_t policy;		/* enum mm_policy */
 	uint64_t answer_ns;	/* how long an engine has to answer pressure and vacate events */
 	uint64_t idle_ns;	/* an engine that asked nothing for so long is packed; 0: never */
 };
+
+#define MM_MIN_SHADOWS		32768u
 
 enum mm_policy {
 	MM_POLICY_LRU,

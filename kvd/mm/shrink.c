@@ -240,24 +240,34 @@ static bool take_cached(struct mm *mm, uint32_t tenant, bool parked, uint32_t *b
 	return true;
 }
 
-static void pack_binds(struct mm *mm, uint32_t tenant, uint32_t bind)
+/* Pages in use may need the room of cached ones; of parked ones only past the deadline. */
+static uint32_t pack_flags(const struct mm *mm, uint32_t tenant, uint32_t bind, bool late)
+{
+	uint32_t flags = sticky(mm, tenant), engine = bind_at(mm, bind)->engine;
+
+	if (flags && (late || !engine || !engine_at(mm, engine)->parks.nr))
+		flags |= DRAIN_ROOM;
+	return flags;
+}
+
+static void pack_binds(struct mm *mm, uint32_t tenant, uint32_t bind, bool late)
 {
 	uint64_t bytes;
 
 	for (; bind; bind = bind_at(mm, bind)->cache_link.next)
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 			while (over(mm, tenant, false, &bytes) &&
-			       compact_pack(mm, bind, g, sticky(mm, tenant)))
+			       compact_pack(mm, bind, g, pack_flags(mm, tenant, bind, late)))
 				;
 }
 
-static void pack_tenant(struct mm *mm, uint32_t tenant)
+static void pack_tenant(struct mm *mm, uint32_t tenant, bool late)
 {
 	uint32_t c = tenant_at(mm, tenant)->caches.head;
 
 	for (; c; c = cache_at(mm, c)->tenant_link.next) {
-		pack_binds(mm, tenant, cache_at(mm, c)->binds.head);
-		pack_binds(mm, tenant, cache_at(mm, c)->orphans.head);
+		pack_binds(mm, tenant, cache_at(mm, c)->binds.head, late);
+		pack_binds(mm, tenant, cache_at(mm, c)->orphans.head, late);
 	}
 }
 
@@ -333,7 +343,10 @@ static void past_deadline(struct mm *mm, uint32_t tenant, uint32_t *budget)
 
 	if (take_cached(mm, tenant, true, budget) || mm->shrink.kick)
 		return;
+	pack_tenant(mm, tenant, true);
 	devices = over(mm, tenant, true, &bytes);
+	if (!devices)
+		return;
 	if (!t->in_debt)
 		memcg_event(mm, tenant, MM_MEMCG_OOM);
 	t->in_debt = true;
@@ -357,7 +370,7 @@ static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 	if (t->ask_ns && t->ask_ns <= mm->now_ns && over(mm, tenant, true, &hard))
 		past_deadline(mm, tenant, budget);
 	if (over(mm, tenant, false, &bytes) && t->ask_ns <= mm->now_ns) {
-		pack_tenant(mm, tenant);
+		pack_tenant(mm, tenant, t->asks != 0);
 		if (over(mm, tenant, false, &bytes))
 			ask(mm, tenant, bytes);
 		else

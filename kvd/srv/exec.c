@@ -500,5 +500,5 @@ void exec_default_config(struct mm_config *cfg, uint32_t nr_devices, const uint6
 	cfg->batch_pages = 1u << 14;
 	cfg->policy = MM_POLICY_GITTINS;
 	/* as many as pages; a small pool turns over faster than its pages come back */
-	cfg->max_shadows = (uint32_t)clamp_u64(cfg->max_frames, 1u << 15, 1u << 28);
+	cfg->max_shadows = (uint32_t)clamp_u64(cfg->max_frames, MM_MIN_SHADOWS, 1u << 28);
 }

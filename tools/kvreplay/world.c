@@ -185,7 +185,8 @@ static int configure(struct world *w, const struct world_config *wc, struct mm_c
 		/* One engine may have half of what the others leave. */
 		.max_pending = 2 * wc->max_waiting + 64,
 		.batch_pages = wc->batch_pages ? wc->batch_pages : 1,
-		.max_shadows = (uint32_t)least(2 * pages + SPARE, UINT32_MAX),
+		.max_shadows = (uint32_t)least(pages > MM_MIN_SHADOWS ? pages : MM_MIN_SHADOWS,
+					       1u << 28),
 		.policy = wc->policy,
 	};
 	cfg->max_tokens = (uint64_t)cfg->max_nodes * TOKEN_UNIT;

@@ -29,7 +29,7 @@ static int watch(struct kv *kv, struct call *c)
 		seen.calls++;
 		res = seen.refuse;
 	}
-	if (!res && c->sqe.op != KV_OP_HINT)
+	if (!res)
 		return real->call(kv, c);
 	c->cqe = (struct kv_cqe){ .user_data = c->sqe.user_data, .res = res,
 				  .reason = res ? KV_TABLE_FULL : KV_OK };
