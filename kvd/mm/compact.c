@@ -159,7 +159,7 @@ void compact_changed(struct mm *mm, uint32_t ext)
 {
 	const struct extent *x = extent_at(mm, ext);
 
-	if (x->nr[FRAME_HELD])
+	if (x->nr[FRAME_HELD] && !x->nr_pinned)
 		ask(mm, ext);
 	if (x->nr[FRAME_FREE] == extent_pages(x))
 		slab_trim_soon(mm, x->bind);
@@ -290,10 +290,11 @@ void compact_leave(struct mm *mm, uint32_t bind)
 	}
 }
 
-/* Unpinned pages that are not on their way. */
+/* Cached pages that are not on their way. While something there is leased all else may stay, too:
+ * moved for nothing it would be moved back when the next extent has its turn. */
 static bool has_work(const struct extent *x)
 {
-	return x->nr[FRAME_COLD] || x->nr[FRAME_CACHED] - x->nr_pinned > x->nr_from;
+	return !x->nr_pinned && (x->nr[FRAME_COLD] || x->nr[FRAME_CACHED] > x->nr_from);
 }
 
 static bool can_work(const struct mm *mm, const struct extent *x)
@@ -566,7 +567,7 @@ uint32_t compact_events(const struct mm *mm, uint32_t engine, struct mm_event *e
 	for (uint32_t e = mm->draining.head; e && nr < max; e = extent_at(mm, e)->drain_link.next) {
 		const struct extent *x = extent_at(mm, e);
 
-		if (bind_at(mm, x->bind)->engine != engine || !x->nr[FRAME_HELD])
+		if (bind_at(mm, x->bind)->engine != engine || !x->nr[FRAME_HELD] || x->nr_pinned)
 			continue;
 		ev[nr++] = (struct mm_event){
 			.kind = MM_EVENT_VACATE, .extent = e, .seq = x->drain_seq,
