@@ -252,7 +252,7 @@ static UNUSED int mmt_open_min(struct mmt *t, uint32_t engine, const struct mm_c
 static UNUSED int mmt_open(struct mmt *t, uint32_t engine, const struct mm_cache_desc *d,
 			   uint32_t *cache)
 {
-	struct mm_request rq = { .op = MM_CACHE_OPEN, .engine = engine, .open = { d } };
+	struct mm_request rq = { .op = MM_CACHE_OPEN, .engine = engine, .open = { .desc = d } };
 	int r = mmt_submit(t, &rq);
 
 	*cache = t->rp.cache;
