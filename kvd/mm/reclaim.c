@@ -6,6 +6,7 @@
 #include "core.h"
 #include "policy.h"
 #include "reclaim.h"
+#include "shrink.h"
 
 /* ---- own and orphaned cached pages --------------------------------------------------------- */
 
@@ -35,7 +36,6 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 		;
 	while (slab_ready(s) < nr && budget) {
 		uint32_t n = slab_reclaimable(s) ? policy_victim(mm, bind) : NIL;
-
 		if (!n && slab_reclaimable(s))
 			n = unpinned_in(mm, s);
 		if (n)
@@ -235,10 +235,27 @@ static void take(struct mm *mm, const struct reclaim *w, struct shortage *s)
 	}
 }
 
+/* Whole extents of tenants above their low are not enough. Before anybody is taken below it mixed
+ * ones are emptied. True: some are under way. */
+static bool drain(struct mm *mm, const struct reclaim *w, const struct shortage *left)
+{
+	bool coming = false;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		while (left->bytes[d] > mm->device[d].draining_bytes &&
+		       shrink_drain_mixed(mm, 1u << d, w->bind, w->group))
+			;
+		coming = coming || (left->bytes[d] && mm->device[d].draining_bytes);
+	}
+	return coming;
+}
+
 bool reclaim_extents(struct mm *mm, const struct reclaim *w, uint32_t nr_extents)
 {
 	struct shortage s = shortage_of(mm, w, nr_extents), left;
 
+	if (!would_do(mm, w, &s, &left) && !w->own && drain(mm, w, &left))
+		return true;
 	if (!plan(mm, w, &s, &left))
 		return false;
 	take(mm, w, &s);
