@@ -2,6 +2,7 @@
 /* reclaim - room made by taking cached pages: of the own slab, or whole extents of others
  *
  * Model:      reclaim_pages evicts within a slab and its orphans until an allocation fits.
+ *             In window and state groups only the group's frame goes, unless it is a leaf's.
  *             reclaim_extents retires extents nothing holds on to, of anybody, coldest first; when
  *             those of tenants above their low are not enough mixed ones are drained (shrink.h),
  *             and only when there are none is somebody taken below low.
