@@ -346,6 +346,12 @@ static void evict_one(struct mm *mm, const struct extent *x, uint32_t n, uint32_
 	node_evict(mm, n, budget);
 }
 
+/* Held pages on their way out have the first claim: they cannot be evicted. */
+static bool room_to_move(const struct slab *s)
+{
+	return slab_free(s) > s->off[FRAME_HELD];
+}
+
 static void drain_frame(struct mm *mm, uint32_t ext, uint32_t f, uint32_t *budget)
 {
 	struct extent *x = extent_at(mm, ext);
@@ -355,7 +361,7 @@ static void drain_frame(struct mm *mm, uint32_t ext, uint32_t f, uint32_t *budge
 		node_strip(mm, fr->node, x->group);
 	if (fr->state != FRAME_CACHED || fr->moving || node_at(mm, fr->node)->pins)
 		return;
-	if (!(x->drain_flags & DRAIN_EVICT) && move_begin(mm, f))
+	if (!(x->drain_flags & DRAIN_EVICT) && room_to_move(slab_of(mm, x)) && move_begin(mm, f))
 		return;
 	if (x->drain_flags & (DRAIN_EVICT | DRAIN_STICKY | DRAIN_LAST))
 		evict_one(mm, x, fr->node, budget);
