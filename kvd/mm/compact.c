@@ -8,6 +8,7 @@
 #define FX_SHARD_BITS	4
 #define FX_SLOT_BITS	8
 #define MAX_FAILS	6u		/* the backoff doubles so often */
+#define VAIN		8u		/* in a row, before a slab is left alone */
 #define LOOK		64u		/* extents of a bucket looked at for one to drain */
 
 /* ---- moves --------------------------------------------------------------------------------- */
@@ -159,7 +160,7 @@ void compact_changed(struct mm *mm, uint32_t ext)
 {
 	const struct extent *x = extent_at(mm, ext);
 
-	if (x->nr[FRAME_HELD] && !x->nr_pinned)
+	if (x->nr[FRAME_HELD])
 		ask(mm, ext);
 	if (x->nr[FRAME_FREE] == extent_pages(x))
 		slab_trim_soon(mm, x->bind);
@@ -207,7 +208,7 @@ bool compact_drain(struct mm *mm, uint32_t ext, uint32_t flags)
 	    (mm->compact.nr_packing == COMPACT_DRAINS || x->drain_ns > mm->now_ns))
 		return false;
 	drain_list_add_tail(mm, &mm->draining, ext);
-	x->drain_flags = (uint8_t)(flags & (DRAIN_EVICT | DRAIN_STICKY));
+	x->drain_flags = (uint8_t)(flags & (DRAIN_EVICT | DRAIN_STICKY | DRAIN_LAST));
 	x->drain_seq = ++mm->compact.drain_seq;
 	x->drain_slot = 0;
 	x->drain_ns = mm->now_ns + rest_ns(mm);
@@ -216,19 +217,37 @@ bool compact_drain(struct mm *mm, uint32_t ext, uint32_t flags)
 	return true;
 }
 
+/* An engine that again and again makes no room for others is left alone for a time, all its
+ * extents. One that once did not may just have had something leased there for longer. */
+static void count_vain(struct mm *mm, const struct extent *x)
+{
+	struct slab *s = slab_of(mm, x);
+
+	if (x->nr[FRAME_FREE] == extent_pages(x)) {
+		s->nr_vain = 0;
+	} else {
+		if (s->nr_vain >= VAIN)
+			s->vain_ns = mm->now_ns + (rest_ns(mm) << (s->nr_vain - VAIN));
+		s->nr_vain += s->nr_vain < VAIN + MAX_FAILS;
+	}
+}
+
 void compact_end(struct mm *mm, uint32_t ext)
 {
 	struct extent *x = extent_at(mm, ext);
 
 	if (!x->draining)
 		return;
+	if (x->drain_flags & DRAIN_LAST)
+		count_vain(mm, x);
 	drain_list_del(mm, &mm->draining, ext);
 	count_draining(mm, x, false);
 	x->drain_ns = mm->now_ns + (rest_ns(mm) << x->drain_fails);
 	x->drain_fails += x->drain_fails < MAX_FAILS;
+	mm->dirty = true;	/* who waits for it must look for something else */
 	/* It did not give back what was counted on, or it did. */
 	mm->shrink.kick = mm->shrink.kick || mm->shrink.hungry ||
-			  x->drain_flags & (DRAIN_EVICT | DRAIN_STICKY);
+			  x->drain_flags & (DRAIN_EVICT | DRAIN_STICKY | DRAIN_LAST);
 	slab_set_draining(mm, ext, false);
 	pending_wake(mm, x->bind, x->group);
 }
@@ -263,16 +282,30 @@ static bool in_excess(const struct mm *mm, uint32_t bind)
 	return false;
 }
 
-bool compact_give_back(struct mm *mm, uint32_t bind, uint32_t group)
+/* Drains of which flags go on although the slab wants nr pages? */
+static uint32_t kept(const struct mm *mm, uint32_t bind, const struct slab *s, uint32_t nr)
+{
+	uint32_t flags = 0;
+
+	if (promised(s))
+		return 0;
+	if (in_excess(mm, bind))
+		flags |= DRAIN_STICKY;
+	if (slab_ready(s) + slab_reclaimable(s) >= nr)
+		flags |= DRAIN_LAST;
+	return flags;
+}
+
+bool compact_give_back(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[group];
 	const struct list *l = &s->bucket[SLAB_DRAINING];
-	bool any = false, keep = l->head && !promised(s) && in_excess(mm, bind);
-	uint32_t next;
+	uint32_t keep = l->head ? kept(mm, bind, s, nr) : 0, next;
+	bool any = false;
 
 	for (uint32_t e = l->head; e; e = next) {
 		next = extent_at(mm, e)->bucket_link.next;
-		if (keep && extent_at(mm, e)->drain_flags & DRAIN_STICKY)
+		if (extent_at(mm, e)->drain_flags & keep)
 			continue;
 		compact_end(mm, e);
 		any = true;
@@ -290,11 +323,10 @@ void compact_leave(struct mm *mm, uint32_t bind)
 	}
 }
 
-/* Cached pages that are not on their way. While something there is leased all else may stay, too:
- * moved for nothing it would be moved back when the next extent has its turn. */
+/* Unpinned pages that are not on their way. */
 static bool has_work(const struct extent *x)
 {
-	return !x->nr_pinned && (x->nr[FRAME_COLD] || x->nr[FRAME_CACHED] > x->nr_from);
+	return x->nr[FRAME_COLD] || x->nr[FRAME_CACHED] - x->nr_pinned > x->nr_from;
 }
 
 static bool can_work(const struct mm *mm, const struct extent *x)
@@ -314,6 +346,12 @@ static void evict_one(struct mm *mm, const struct extent *x, uint32_t n, uint32_
 	node_evict(mm, n, budget);
 }
 
+/* Held pages on their way out have the first claim: they cannot be evicted. */
+static bool room_to_move(const struct slab *s)
+{
+	return slab_free(s) > s->off[FRAME_HELD];
+}
+
 static void drain_frame(struct mm *mm, uint32_t ext, uint32_t f, uint32_t *budget)
 {
 	struct extent *x = extent_at(mm, ext);
@@ -323,9 +361,9 @@ static void drain_frame(struct mm *mm, uint32_t ext, uint32_t f, uint32_t *budge
 		node_strip(mm, fr->node, x->group);
 	if (fr->state != FRAME_CACHED || fr->moving || node_at(mm, fr->node)->pins)
 		return;
-	if (!(x->drain_flags & DRAIN_EVICT) && move_begin(mm, f))
+	if (!(x->drain_flags & DRAIN_EVICT) && room_to_move(slab_of(mm, x)) && move_begin(mm, f))
 		return;
-	if (x->drain_flags & (DRAIN_EVICT | DRAIN_STICKY))
+	if (x->drain_flags & (DRAIN_EVICT | DRAIN_STICKY | DRAIN_LAST))
 		evict_one(mm, x, fr->node, budget);
 	else
 		give_up(mm, ext);
@@ -396,12 +434,23 @@ static uint32_t least_used(const struct mm *mm, const struct slab *s, uint32_t k
 	return best;
 }
 
+/* Would what waits for pages of it get them without the extent? */
+static bool has_enough(const struct mm *mm, const struct slab *s)
+{
+	uint32_t e = s->bucket[SLAB_FULL].head;
+
+	return e && slab_ready(s) + slab_reclaimable(s) >=
+			    (uint64_t)s->pend_pages + extent_pages(extent_at(mm, e));
+}
+
 bool compact_pack(struct mm *mm, uint32_t bind, uint32_t group, uint32_t flags)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[group];
 	uint32_t last = flags & DRAIN_ROOM ? SLAB_FULL : SLAB_FULL - 1;
 
-	if (s->pend_pages && !(flags & DRAIN_STICKY))
+	if (s->pend_pages && !(flags & DRAIN_STICKY) && !(flags & DRAIN_LAST && has_enough(mm, s)))
+		return false;
+	if (flags & DRAIN_LAST && s->vain_ns > mm->now_ns)
 		return false;
 	if (s->nr_extents - s->bucket[SLAB_DRAINING].nr <= s->promise)
 		return false;
@@ -567,7 +616,7 @@ uint32_t compact_events(const struct mm *mm, uint32_t engine, struct mm_event *e
 	for (uint32_t e = mm->draining.head; e && nr < max; e = extent_at(mm, e)->drain_link.next) {
 		const struct extent *x = extent_at(mm, e);
 
-		if (bind_at(mm, x->bind)->engine != engine || !x->nr[FRAME_HELD] || x->nr_pinned)
+		if (bind_at(mm, x->bind)->engine != engine || !x->nr[FRAME_HELD])
 			continue;
 		ev[nr++] = (struct mm_event){
 			.kind = MM_EVENT_VACATE, .extent = e, .seq = x->drain_seq,

@@ -5,12 +5,14 @@
  *               COLD and, with DRAIN_EVICT, CACHED unpinned    evicted
  *               CACHED unpinned        copied to a FREE frame of the fullest extent of the slab
  *                                      (MM_EFFECT_MOVE); no room: given up, evicted if DRAIN_STICKY
- *               CACHED pinned          stays until its leases go, for lessees have its address;
- *                                      until then nothing else is moved or asked for
+ *                                      or DRAIN_LAST
+ *               CACHED pinned          stays until its leases go: lessees have its address
  *               HELD                   its engine is asked (MM_EVENT_VACATE) and moves it itself
  *             Once all is FREE it retires. Past its deadline with pages that do not leave it is
- *             given up, and left alone for a time that doubles. A slab that runs out of pages takes
- *             its extents back, but for DRAIN_STICKY ones.
+ *             given up, and left alone for a time that doubles; after some DRAIN_LAST so is all of
+ *             the slab, that who is short may turn to others. A slab that runs out of pages takes
+ *             its extents back, but for DRAIN_STICKY ones above max, and for DRAIN_LAST ones while
+ *             its cached pages will do.
  *             A move: frame to is IO while the shards are copied; then, if the node is unpinned and
  *             still at from, it is named instead of from; else the copy is worth nothing.
  *             Drained are: what reclaim picks (shrink.h); the emptiest extents whose pages fit into
@@ -41,6 +43,7 @@ enum {
 	DRAIN_ASKED = 4,	/* the engine was told */
 	DRAIN_HELD = 8,		/* only extents with HELD pages (compact_pack) */
 	DRAIN_ROOM = 16,	/* leased and full ones too: cached pages make the room */
+	DRAIN_LAST = 32,	/* its engine takes it back last: its own cached pages go first */
 };
 
 struct move {
@@ -66,7 +69,8 @@ bool compact_drain(struct mm *, uint32_t ext, uint32_t flags);	/* false: it cann
 bool compact_pack(struct mm *, uint32_t bind, uint32_t group, uint32_t flags);	/* one extent */
 void compact_want(struct mm *, uint32_t devices);	/* somebody waits for room there */
 void compact_fill(struct mm *, uint32_t devices);	/* they have too little free */
-bool compact_give_back(struct mm *, uint32_t bind, uint32_t group);
+/* nr pages are wanted there: drains end that need not go on. */
+bool compact_give_back(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
 void compact_leave(struct mm *, uint32_t bind);		/* its engine goes: drains end */
 void compact_end(struct mm *, uint32_t ext);		/* it retires, or is let be */
 void compact_changed(struct mm *, uint32_t ext);	/* counts of a draining extent */

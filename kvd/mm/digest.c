@@ -109,9 +109,12 @@ static uint64_t add_caches(const struct mm *mm, uint64_t h)
 
 		h = add(h, (uint64_t)b->engine << 32 | b->cache);
 		h = add_bytes(h, &b->policy, sizeof(b->policy));
-		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-			h = add(add(h, b->slab[g].promise),
-				(uint64_t)b->slab[g].nr_coming << 32 | b->slab[g].pend_pages);
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
+			const struct slab *s = &b->slab[g];
+
+			h = add(add(h, s->promise), (uint64_t)s->nr_coming << 32 | s->pend_pages);
+			h = add(add(h, s->vain_ns), s->nr_vain);
+		}
 	}
 	return h;
 }
@@ -139,7 +142,7 @@ static uint64_t add_queues(const struct mm *mm, uint64_t h)
 	h = add(h, (uint64_t)mm->compact.want << 32 | mm->compact.at);
 	h = add(h, (uint64_t)mm->compact.fill << 32 | mm->shrink.filling << 2 |
 		   mm->shrink.kick << 1 | mm->shrink.hungry);
-	h = add(h, mm->shrink.next_ns);
+	h = add(add(h, mm->shrink.next_ns), mm->shrink.at);
 	h = add_list(add(h, mm->compact.pack_ns), &mm->draining);
 	return add_list(h, &mm->fx);
 }

@@ -338,7 +338,7 @@ static void tally_flush(struct mm *mm, struct tally *t, uint32_t g, bool pin)
 	t->nr[g] = 0;
 	if (!pin && mm->waiting.head)
 		pending_wake(mm, x->bind, x->group);
-	if (x->draining || extent_takeable(x) != x->on_take)
+	if (extent_takeable(x) != x->on_take)
 		extent_update(mm, t->ext[g]);
 }
 

@@ -271,12 +271,15 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 	return WAIT_ROOM;
 }
 
-/* A tenant that more extents would take above its high has its own cached pages taken first. */
+/* A tenant that more extents would take above its high has its own cached pages taken first, and
+ * so has a slab of which others are being given room. */
 static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can, uint64_t have)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t fewer = extents_for(core_less(w->nr, have), c, w->group);
 
+	if (fewer < can && slab(mm, w)->bucket[SLAB_DRAINING].nr)
+		return fewer;
 	if (fewer >= can || !memcg_would_pass_high(mm, c->tenant, c->need[w->group], can))
 		return can;
 	if (!fewer)
@@ -307,7 +310,7 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	uint64_t easy = slab_ready(s), more = slab_reclaimable(s), ahead, missing;
 	uint32_t want_extents, can = 0;
 
-	if (easy < w->nr && compact_give_back(mm, w->bind, w->group)) {
+	if (easy < w->nr && compact_give_back(mm, w->bind, w->group, w->nr)) {
 		easy = slab_ready(s);
 		more = slab_reclaimable(s);
 	}

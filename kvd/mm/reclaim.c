@@ -6,6 +6,11 @@
 #include "core.h"
 #include "policy.h"
 #include "reclaim.h"
+#include "shrink.h"
+
+#define LOOK		4u	/* extents looked into for a window page or a snapshot */
+#define EACH		4u	/* pages of each */
+#define MAX_WINDOW	64u	/* pages looked ahead from each */
 
 /* ---- own and orphaned cached pages --------------------------------------------------------- */
 
@@ -26,6 +31,92 @@ static uint32_t unpinned_in(const struct mm *mm, const struct slab *s)
 	return NIL;
 }
 
+/* ---- one group's frame --------------------------------------------------------------------- */
+
+/* Who would miss a window page or a snapshot, the least likely first. */
+enum { PASSED, TAIL, NEEDED };
+
+static uint32_t only_child(const struct mm *mm, uint32_t n)
+{
+	uint32_t child = node_at(mm, n)->children;
+
+	if (!child || node_at(mm, child)->left || node_at(mm, child)->right)
+		return NIL;
+	return child;
+}
+
+/* Hits end at leaves and where chains part, mostly, and need a window before that. */
+static uint32_t missed(const struct mm *mm, uint32_t n, uint32_t group)
+{
+	const struct mm_cache_desc *d = &cache_at(mm, node_at(mm, n)->cache)->desc;
+	uint32_t pages = d->group[group].kind == MM_GROUP_STATE ? 1 :
+			 (d->group[group].window_tokens + d->page_tokens - 1) / d->page_tokens;
+
+	if (!node_at(mm, n)->children)
+		return TAIL;
+	for (uint32_t at = n, i = 0; i < pages && i < MAX_WINDOW; i++) {
+		at = only_child(mm, at);
+		if (!at)
+			return NEEDED;
+	}
+	return PASSED;
+}
+
+struct choice {
+	uint32_t node, missed;
+};
+
+static void consider(const struct mm *mm, uint32_t n, uint32_t group, struct choice *best)
+{
+	uint32_t m = missed(mm, n, group);
+
+	if (best->node && (m > best->missed ||
+			   (m == best->missed && !policy_colder(mm, n, best->node))))
+		return;
+	*best = (struct choice){ n, m };
+}
+
+/* Of the policy's victim and a few of the pages that lie longest in their extents. */
+static uint32_t choose(struct mm *mm, uint32_t bind, uint32_t group)
+{
+	const struct slab *s = &bind_at(mm, bind)->slab[group];
+	uint32_t n = policy_victim(mm, bind), look = LOOK;
+	uint32_t f = n ? node_at(mm, n)->loc[group] : NIL;
+	struct choice best = { 0 };
+
+	if (f && slab_of(mm, extent_at(mm, frame_at(mm, f)->extent)) == s)
+		consider(mm, n, group, &best);
+	for (uint32_t k = SLAB_FULL; k; k--)
+		for (uint32_t e = s->bucket[k].head; e && look;
+		     e = extent_at(mm, e)->bucket_link.next) {
+			f = extent_at(mm, e)->frames[FRAME_CACHED].head;
+			look--;
+			for (uint32_t i = 0; i < EACH && f; i++, f = frame_at(mm, f)->link.next)
+				if (!node_at(mm, frame_at(mm, f)->node)->pins)
+					consider(mm, frame_at(mm, f)->node, group, &best);
+		}
+	return best.node ? best.node : unpinned_in(mm, s);
+}
+
+/* A window page or a snapshot goes alone where others still pass through the node; with the last
+ * one of a chain its full page is of no use any more. */
+static void take_frame(struct mm *mm, uint32_t bind, uint32_t group, uint32_t *budget)
+{
+	uint32_t n = choose(mm, bind, group);
+
+	if (!node_at(mm, n)->children) {
+		node_evict(mm, n, budget);
+		return;
+	}
+	(*budget)--;
+	node_strip(mm, n, group);
+}
+
+static bool is_full(const struct mm *mm, uint32_t bind, uint32_t group)
+{
+	return cache_at(mm, bind_at(mm, bind)->cache)->desc.group[group].kind == MM_GROUP_FULL;
+}
+
 bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 {
 	struct slab *s = &bind_at(mm, bind)->slab[group];
@@ -34,8 +125,13 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 	while (slab_ready(s) < nr && slab_adopt(mm, bind, group, false))
 		;
 	while (slab_ready(s) < nr && budget) {
-		uint32_t n = slab_reclaimable(s) ? policy_victim(mm, bind) : NIL;
+		uint32_t n;
 
+		if (slab_reclaimable(s) && !is_full(mm, bind, group)) {
+			take_frame(mm, bind, group, &budget);
+			continue;
+		}
+		n = slab_reclaimable(s) ? policy_victim(mm, bind) : NIL;
 		if (!n && slab_reclaimable(s))
 			n = unpinned_in(mm, s);
 		if (n)
@@ -235,10 +331,27 @@ static void take(struct mm *mm, const struct reclaim *w, struct shortage *s)
 	}
 }
 
+/* Whole extents of tenants above their low are not enough. Before anybody is taken below it mixed
+ * ones are emptied. True: some are under way. */
+static bool drain(struct mm *mm, const struct reclaim *w, const struct shortage *left)
+{
+	bool coming = false;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		while (left->bytes[d] > mm->device[d].draining_bytes &&
+		       shrink_drain_mixed(mm, 1u << d, w->bind, w->group))
+			;
+		coming = coming || (left->bytes[d] && mm->device[d].draining_bytes);
+	}
+	return coming;
+}
+
 bool reclaim_extents(struct mm *mm, const struct reclaim *w, uint32_t nr_extents)
 {
 	struct shortage s = shortage_of(mm, w, nr_extents), left;
 
+	if (!would_do(mm, w, &s, &left) && !w->own && drain(mm, w, &left))
+		return true;
 	if (!plan(mm, w, &s, &left))
 		return false;
 	take(mm, w, &s);

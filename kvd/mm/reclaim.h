@@ -2,7 +2,10 @@
 /* reclaim - room made by taking cached pages: of the own slab, or whole extents of others
  *
  * Model:      reclaim_pages evicts within a slab and its orphans until an allocation fits.
- *             reclaim_extents retires extents nothing holds on to, of anybody, coldest first.
+ *             In window and state groups only the group's frame goes, unless it is a leaf's.
+ *             reclaim_extents retires extents nothing holds on to, of anybody, coldest first; when
+ *             those of tenants above their low are not enough mixed ones are drained (shrink.h),
+ *             and only when there are none is somebody taken below low.
  * Invariants: nothing leased, held or quarantined is taken; leaves go before parents; extents are
  *             taken only if together they are enough.
  * Cost:       O(1) a page; extents O(extents).      Limits: EVICT_BUDGET nodes a call.

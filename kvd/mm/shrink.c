@@ -45,19 +45,22 @@ static uint64_t usage(const struct mm *mm, uint32_t tenant, uint32_t d)
 	return core_less(memcg_usage(mm, tenant, d), t->draining[d] + t->marked[d]);
 }
 
-/* Would taking it leave its tenant with less than that somewhere? */
-static bool below(const struct mm *mm, const struct extent *x, bool low)
+/* Would taking an extent of that group leave its tenant with less than that somewhere? */
+static bool leaves_less(const struct mm *mm, const struct cache *c, uint32_t group, bool low)
 {
-	const struct cache *c = cache_at(mm, x->cache);
-
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
 		const struct mm_limits *l = &tenant_at(mm, c->tenant)->limit[d];
 
-		if (c->need[x->group][d] && usage(mm, c->tenant, d) <
-		    c->need[x->group][d] + (low ? l->low_bytes : l->min_bytes))
+		if (c->need[group][d] && usage(mm, c->tenant, d) <
+		    c->need[group][d] + (low ? l->low_bytes : l->min_bytes))
 			return true;
 	}
 	return false;
+}
+
+static bool below(const struct mm *mm, const struct extent *x, bool low)
+{
+	return leaves_less(mm, cache_at(mm, x->cache), x->group, low);
 }
 
 bool shrink_may_take(const struct mm *mm, const struct extent *x, bool below_low)
@@ -147,17 +150,63 @@ static void look_again(struct mm *mm, uint64_t ns)
 		mm->shrink.next_ns = ns;
 }
 
-static bool take_any(struct mm *mm, uint32_t d, uint32_t *budget)
+/* Nobody is taken below low for what another could have given back. */
+static bool spare(const struct mm *mm, const struct cache *c, uint32_t group, uint32_t devices)
 {
-	for (uint32_t i = 0; i < 4; i++) {
-		struct scope sc = { .devices = 1u << d, .below_low = i & 2, .parked = i & 1 };
+	bool there = false;
 
-		if (take_one(mm, &sc, budget)) {
-			mm->vmstat.reclaim_background++;
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		there = there || (devices >> d & 1 && c->need[group][d]);
+	return there && !leaves_less(mm, c, group, false) && !leaves_less(mm, c, group, true);
+}
+
+bool shrink_drain_mixed(struct mm *mm, uint32_t devices, uint32_t not_bind, uint32_t not_group)
+{
+	uint32_t b = mm->shrink.at, nr = mm->binds.nr_used + 1;	/* once round, past 0 */
+
+	while (nr--) {
+		b = pool_next(mm, &mm->binds, b);
+		for (uint32_t g = 0; b && g < MM_MAX_GROUPS; g++) {
+			if ((b == not_bind && g == not_group) ||
+			    !spare(mm, cache_at(mm, bind_at(mm, b)->cache), g, devices) ||
+			    !compact_pack(mm, b, g, DRAIN_ROOM | DRAIN_LAST))
+				continue;
+			mm->shrink.at = b;
 			return true;
 		}
 	}
 	return false;
+}
+
+/* Parked or not: true if it is being taken. */
+static bool take_kind(struct mm *mm, uint32_t d, bool below_low, uint32_t *budget)
+{
+	struct scope sc = { .devices = 1u << d, .below_low = below_low };
+
+	if (!take_one(mm, &sc, budget)) {
+		sc.parked = true;
+		if (!take_one(mm, &sc, budget))
+			return false;
+	}
+	mm->vmstat.reclaim_background++;
+	return true;
+}
+
+/* What a tenant has below its low is left alone while what others have above theirs is packed, or
+ * has just begun to be. */
+static bool take_any(struct mm *mm, uint32_t d, uint32_t *budget)
+{
+	struct scope low = { .devices = 1u << d, .below_low = true, .parked = true };
+
+	if (take_kind(mm, d, false, budget))
+		return true;
+	if (!pick(mm, &low))
+		return false;
+	if (shrink_drain_mixed(mm, 1u << d, NIL, 0)) {
+		*budget -= *budget < PRICE ? *budget : PRICE;
+		return true;
+	}
+	return !mm->device[d].draining_bytes && take_kind(mm, d, true, budget);
 }
 
 static void fill(struct mm *mm, uint32_t d, uint32_t *budget)

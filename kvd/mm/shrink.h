@@ -10,7 +10,9 @@
  *               3. past that, above max: parked sequences
  *               4. what stays is debt: counted as oom, asked for again ever more rarely; with
  *                  MM_OOM_KILL the engine that holds most is fenced and killed, then 2 again
- *             Protection: nobody is taken below min; below low only when nobody above has anything.
+ *             Protection: nobody is taken below min; below low only when nobody above has anything,
+ *             not even extents that can be had by packing what is used there into the room of what
+ *             is cached (DRAIN_ROOM), and none of those is under way.
  *             A victim is drained (DRAIN_EVICT): the work is done in compact.c's steps.
  * Invariants: draining[] of devices and tenants is what draining extents will give back; reclaim
  *             counts it as given.
@@ -32,12 +34,16 @@ struct shrink {
 	bool hungry;		/* somebody is short: whatever can be taken is of interest */
 	uint32_t filling;	/* devices on their way up to high */
 	uint64_t next_ns;	/* when to look again anyway */
+	uint32_t at;		/* bind where the look for mixed extents has come to */
 };
 
 void shrink_charged(struct mm *, uint32_t tenant, uint32_t device);	/* or less is free */
 bool shrink_parked(const struct mm *, const struct extent *);	/* parked sequences need it */
 /* May an extent be taken from its tenant by others: without going below min, below low. */
 bool shrink_may_take(const struct mm *, const struct extent *, bool below_low);
+/* Begins to empty one in which used and cached pages are mixed, of a tenant that stays above its
+ * low, its cached pages making the room; not in that slab. False: there is none. */
+bool shrink_drain_mixed(struct mm *, uint32_t devices, uint32_t not_bind, uint32_t not_group);
 void shrink_tick(struct mm *, uint32_t *budget);
 uint64_t shrink_next_deadline(const struct mm *);
 

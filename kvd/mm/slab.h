@@ -44,6 +44,8 @@ struct slab {
 	uint32_t nr_coming;		/* pages of extents being created */
 	uint32_t promise, nr_extents;	/* in extents, admit.h; without those failing to be made */
 	uint32_t nr_marked;	/* picked by a reclaim that is being planned, 0 between calls */
+	uint32_t nr_vain;	/* drains for others in a row that came to nothing */
+	uint64_t vain_ns;	/* none before: compact.h */
 	uint32_t pend_pages;		/* pages that waiting allocations want */
 	struct list waiters;		/* those, in order */
 	uint32_t wake_at;		/* where trying them again goes on; 0: no such pass */

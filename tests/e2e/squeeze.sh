@@ -17,21 +17,25 @@ keeper=61001 taker=61002
 # Without min it finds about a fifth of it next to the others.
 prompts=64 pages=30 protect=18 high=32 low=8
 chmod 711 "$dir"
-cat >"$dir/kvd.conf" <<EOF
-[kvd]
-socket_mode = 0666
-check_every = 2000
-wmark_low = 100
-wmark_high = 150
-[tenant kept]
-uid = $keeper
-min = ${protect}M
-[tenant taken]
-uid = $taker
-EOF
-start_kvd --config "$dir/kvd.conf" --device host:48M
+# start_daemon KNOB: min or low protects.
+start_daemon() {
+	cat >"$dir/kvd.conf" <<-EOF
+		[kvd]
+		socket_mode = 0666
+		check_every = 2000
+		wmark_low = 100
+		wmark_high = 150
+		[tenant kept]
+		uid = $keeper
+		$1 = ${protect}M
+		[tenant taken]
+		uid = $taker
+	EOF
+	start_kvd --config "$dir/kvd.conf" --device host:48M
+}
 
 start() {	# start NAME UID KIND COUNT PAGES: sets pid
+	: >"$dir/$1"	# an engine before it may have had the name
 	"$build/tests/e2e/squeeze" "unix:$sock" "$2" "$1" "$3" "$4" "$5" >"$dir/$1" 2>"$dir/$1.err" &
 	pid=$!
 }
@@ -68,16 +72,32 @@ keeps() {	# keeps WHEN
 		[ "$share" -ge 990 ]
 }
 
-start kept $keeper keep $prompts $pages
-kept=$pid
-verdict "the protected engine fills its cache" within 60 at_least kept steps $((2 * prompts))
-keeps "alone"
-start one $taker take 48 40
-one=$pid
-start two $taker take 48 40
-two=$pid
-verdict "the others take what is left" within 60 charged_above $((48 - protect - 4))
-keeps "next to them"
+start_three() {
+	start kept $keeper keep $prompts $pages
+	kept=$pid
+	verdict "the protected engine fills its cache" within 60 at_least kept steps $((2 * prompts))
+	keeps "alone"
+	start one $taker take 48 40
+	one=$pid
+	start two $taker take 48 40
+	two=$pid
+	verdict "the others take what is left" within 60 charged_above $((48 - protect - 4))
+	keeps "next to them"
+}
+end_three() {
+	local e
+
+	verdict "all three are alive" alive
+	verdict "self-check" eval "ctl check >/dev/null"
+	for e in kept one two; do
+		kill "${!e}"
+		wait "${!e}"
+		verdict "engine $e ends well: $(tail -n 1 "$dir/$e" | cut -c 1-160) $(head -n 1 "$dir/$e.err")" [ $? = 0 ]
+	done
+}
+
+start_daemon min
+start_three
 
 for i in 1 2; do
 	verdict "their max goes down to $low MiB" set_max $low
@@ -96,15 +116,22 @@ keeps "meanwhile"
 verdict "their max goes up to $high MiB" set_max $high
 verdict "and they take it" within 60 charged_above $((high - 10))
 keeps "at the end"
-verdict "all three are alive" alive
-verdict "self-check" eval "ctl check >/dev/null"
-for e in kept one two; do
-	kill "${!e}"
-	wait "${!e}"
-	verdict "engine $e ends well: $(tail -n 1 "$dir/$e" | cut -c 1-160) $(head -n 1 "$dir/$e.err")" [ $? = 0 ]
-done
+end_three
 verdict "pages in use were moved meanwhile" [ $(($(count one moved) + $(count two moved))) -gt 0 ]
 gone() { [ "$(total engines held_pages)" = 0 ] && [ "$(total meminfo held_bytes)" = 0 ]; }
 verdict "nothing is held at the end" within 20 gone
+verdict "kvd stops cleanly" stop_kvd
+
+# The same without the wall: low protects as long as the others have something above theirs, be it
+# mixed with what they use.
+start_daemon low
+start_three
+keeps "next to them, still"
+verdict "their max goes down to $low MiB" set_max $low
+verdict "and their charge below it" within 60 charged_below $low
+verdict "their max goes up to $high MiB" set_max $high
+verdict "and they take it" within 60 charged_above $((high - 10))
+keeps "after that"
+end_three
 verdict "kvd stops cleanly" stop_kvd
 exit $bad

@@ -541,6 +541,98 @@ static void page_id_of_moved_content_is_new_and_the_old_one_stale(void **state)
 	mmt_fini(&t);
 }
 
+/* Extents that are emptied for others: its own cached pages go before it takes one back. */
+static void owner_uses_up_its_cached_pages_before_it_takes_back(void **state)
+{
+	struct mm_config cfg = config(3);
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e, m, c, bind;
+	uint64_t ids[3 * PAGES], held[3];
+	struct mmt t;
+
+	(void)state;
+	mmt_init(&t, &cfg);
+	mmt_attach(&t, 1, &e, &m);
+	mmt_open(&t, e, &d, &c);
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 3 * PAGES, ids), 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		held[i] = ids[i * PAGES];
+		assert_int_equal(mmt_commit(&t, e, c, 0, mmt_tokens(i * 200), 7 * MMT_PT,
+					    ids + i * PAGES + 1), 0);
+		assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
+	}
+	bind = bind_of(&t, ids[0]);
+	assert_false(compact_pack(t.mm, bind, 0, 0));		/* full of cached pages */
+	assert_true(compact_pack(t.mm, bind, 0, DRAIN_ROOM | DRAIN_LAST));
+	assert_non_null(event_of(&t, m, MM_EVENT_VACATE));
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 1, ids), 0);
+	assert_non_null(event_of(&t, m, MM_EVENT_VACATE));
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 13, ids), 0);
+	assert_non_null(event_of(&t, m, MM_EVENT_VACATE));
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 1, ids), 0);
+	assert_null(event_of(&t, m, MM_EVENT_VACATE));
+	assert_int_equal(mmt_free(&t, e, held, 3), 0);
+	mmt_fini(&t);
+}
+
+/* Cached pages of an extent being emptied go where there is room, else they go. */
+static void cached_pages_beside_held_ones_give_way(void **state)
+{
+	struct mm_config cfg = config(2);
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e, m, c;
+	uint64_t ids[2 * PAGES], held[2];
+	struct mmt t;
+
+	(void)state;
+	mmt_init(&t, &cfg);
+	mmt_attach(&t, 1, &e, &m);
+	mmt_open(&t, e, &d, &c);
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 2 * PAGES, ids), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		held[i] = ids[i * PAGES];
+		assert_int_equal(mmt_commit(&t, e, c, 0, mmt_tokens(i * 200), 7 * MMT_PT,
+					    ids + i * PAGES + 1), 0);
+		assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
+	}
+	assert_true(compact_pack(t.mm, bind_of(&t, ids[0]), 0, DRAIN_ROOM | DRAIN_LAST));
+	ticks(&t, 100);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 7);
+	assert_int_equal(vacate(&t, e, m, c, held, 2), 1);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 8);
+	assert_int_equal(nr_extents(&t), 1);
+	mmt_fini(&t);
+}
+
+/* Cached pages do not move to where held ones must go, in whichever order they come. */
+static void held_pages_have_the_first_claim_to_the_room(void **state)
+{
+	struct mm_config cfg = config(2);
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e, m, c;
+	uint64_t ids[2 * PAGES], held[3];
+	struct mmt t;
+
+	(void)state;
+	mmt_init(&t, &cfg);
+	mmt_attach(&t, 1, &e, &m);
+	mmt_open(&t, e, &d, &c);
+	assert_int_equal(mmt_alloc(&t, e, c, 0, 2 * PAGES, ids), 0);
+	memcpy(held, ids + 2, sizeof(held));
+	assert_int_equal(mmt_commit(&t, e, c, 0, mmt_tokens(0), 2 * MMT_PT, ids), 0);
+	assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
+	assert_int_equal(mmt_commit(&t, e, c, 0, mmt_tokens(200), 5 * MMT_PT, ids + PAGES), 0);
+	assert_int_equal(mmt_free(&t, e, ids + 5, 3), 0);
+	assert_int_equal(mmt_free(&t, e, ids + PAGES + 5, 3), 0);
+	assert_true(compact_pack(t.mm, bind_of(&t, ids[0]), 0, DRAIN_ROOM | DRAIN_LAST));
+	ticks(&t, 100);
+	assert_int_equal(mm_vmstat(t.mm)->pages_move, 0);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 2);
+	assert_int_equal(vacate(&t, e, m, c, held, 3), 3);
+	assert_int_equal(nr_extents(&t), 1);
+	mmt_fini(&t);
+}
+
 /* ---- who waits gets the room --------------------------------------------------------------- */
 
 static void waiting_allocation_gets_what_half_empty_extents_give_back(void **state)
@@ -583,6 +675,9 @@ int main(void)
 		cmocka_unit_test(orphans_adopted_while_pages_move_keep_their_content),
 		cmocka_unit_test(one_shard_that_fails_leaves_the_page_where_it_is),
 		cmocka_unit_test(page_id_of_moved_content_is_new_and_the_old_one_stale),
+		cmocka_unit_test(owner_uses_up_its_cached_pages_before_it_takes_back),
+		cmocka_unit_test(cached_pages_beside_held_ones_give_way),
+		cmocka_unit_test(held_pages_have_the_first_claim_to_the_room),
 		cmocka_unit_test(waiting_allocation_gets_what_half_empty_extents_give_back),
 	};
 

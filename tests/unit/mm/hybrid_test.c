@@ -275,6 +275,100 @@ static void nodes_without_frames_go_with_their_last_child(void **state)
 	assert_int_equal(t.mm->nodes.nr_used, 0);
 }
 
+/* ---- one group short of pages -------------------------------------------------------------- */
+
+/* What is left of a pool of 8 extents goes to held pages. */
+static void fill_up(void)
+{
+	while (mmt_device_extents(&t, 0) < 8)
+		assert_int_equal(mmt_alloc(&t, e, c, FULL, 8, NULL), 0);
+}
+
+static uint32_t hit(uint32_t from, uint32_t nr)
+{
+	uint32_t pages;
+
+	assert_int_equal(mmt_lookup(&t, e, c, 0, mmt_tokens(from), nr * MMT_PT), 0);
+	pages = t.rp.nr_pages;
+	if (pages)
+		assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
+	return pages;
+}
+
+static void window_pages_go_alone_where_the_full_page_is_of_use(void **state)
+{
+	(void)state;
+	assert_int_equal(mmt_unlease(&t, e, chain(0, 8, 0xff, 0, 0)), 0);
+	fill_up();
+	/* The last two are what a hit of the chain needs. */
+	assert_int_equal(mmt_alloc(&t, e, c, WINDOW, 6, NULL), 0);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 6);
+	assert_int_equal(bind_at(t.mm, 1)->slab[FULL].nr[FRAME_CACHED], 8);
+	assert_int_equal(hit(0, 8), 8);
+	/* With those goes the leaf. */
+	assert_int_equal(mmt_alloc(&t, e, c, WINDOW, 1, NULL), 0);
+	assert_int_equal(bind_at(t.mm, 1)->slab[FULL].nr[FRAME_CACHED], 7);
+	assert_int_equal(hit(0, 8), 0);
+}
+
+static void pages_of_other_chains_stay_when_a_window_is_wanted(void **state)
+{
+	uint32_t full;
+
+	(void)state;
+	/* The coldest chain has left its window behind. */
+	assert_int_equal(mmt_unlease(&t, e, chain(200, 8, 0, 0, 0)), 0);
+	assert_int_equal(mmt_unlease(&t, e, chain(0, 4, 0xf, 0, 0)), 0);
+	assert_int_equal(mmt_unlease(&t, e, chain(400, 4, 0xf, 0, 0)), 0);
+	fill_up();
+	full = bind_at(t.mm, 1)->slab[FULL].nr[FRAME_CACHED];
+	assert_int_equal(mmt_alloc(&t, e, c, WINDOW, 4, NULL), 0);
+	assert_int_equal(bind_at(t.mm, 1)->slab[FULL].nr[FRAME_CACHED], full);
+	assert_int_equal(hit(0, 4), 4);
+	assert_int_equal(hit(400, 4), 4);
+}
+
+static void passed_snapshots_go_first(void **state)
+{
+	(void)state;
+	assert_int_equal(mmt_unlease(&t, e, chain(0, 8, 0xff, 0x8a, 0)), 0);
+	fill_up();
+	assert_int_equal(mmt_alloc(&t, e, c, STATE, 5, NULL), 0);	/* there are */
+	assert_int_equal(mmt_alloc(&t, e, c, STATE, 2, NULL), 0);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 2);
+	assert_int_equal(hit(0, 8), 8);
+	assert_int_equal(hit(0, 5), 0);
+	assert_int_equal(mmt_alloc(&t, e, c, STATE, 1, NULL), 0);
+	assert_int_equal(hit(0, 8), 0);
+}
+
+static void snapshot_where_chains_part_goes_last(void **state)
+{
+	uint32_t lease, b[4 * MMT_PT];
+
+	(void)state;
+	assert_int_equal(mmt_unlease(&t, e, chain(0, 4, 0xf, 0xa, 0)), 0);
+	assert_int_equal(mmt_lookup(&t, e, c, 0, mmt_tokens(0), 2 * MMT_PT), 0);
+	assert_int_equal(t.rp.nr_pages, 2);
+	lease = t.rp.lease;
+	assert_int_equal(mmt_unlease(&t, e, chain(1000, 2, 0x3, 0x2, lease)), 0);
+	memcpy(b, mmt_tokens(0), sizeof(b));
+	memcpy(b + 2 * MMT_PT, mmt_tokens(1000), sizeof(b) / 2);
+	fill_up();
+	assert_int_equal(mmt_alloc(&t, e, c, STATE, 5, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e, c, STATE, 1, NULL), 0);
+	assert_int_equal(hit(0, 4), 2);			/* the colder end went */
+	assert_int_equal(mmt_lookup(&t, e, c, 0, b, 4 * MMT_PT), 0);
+	assert_int_equal(t.rp.nr_pages, 4);
+	assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
+	assert_int_equal(mmt_alloc(&t, e, c, STATE, 1, NULL), 0);
+	assert_int_equal(mmt_lookup(&t, e, c, 0, b, 4 * MMT_PT), 0);
+	assert_int_equal(t.rp.nr_pages, 2);
+	assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
+	assert_int_equal(mmt_alloc(&t, e, c, STATE, 1, NULL), 0);
+	assert_int_equal(hit(0, 4), 0);
+}
+
 int main(void)
 {
 #define T2(f) cmocka_unit_test_setup_teardown(f, setup2, teardown)
@@ -289,6 +383,10 @@ int main(void)
 		T2(a_squeeze_evicts_all_groups_alike),
 		T2(a_window_extent_can_be_taken_without_the_nodes),
 		T2(nodes_without_frames_go_with_their_last_child),
+		T2(window_pages_go_alone_where_the_full_page_is_of_use),
+		T2(pages_of_other_chains_stay_when_a_window_is_wanted),
+		T3(passed_snapshots_go_first),
+		T3(snapshot_where_chains_part_goes_last),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
