@@ -111,7 +111,7 @@ enum kv_op {
 	KV_OP_NOP = 0,
 	KV_OP_CACHE_OPEN,  /* nr min_pages promised of every group (0: none), in: struct
 			    * kv_cache_desc -> cqe.id cache; out: struct kv_cache_geom */
-	KV_OP_CACHE_CLOSE, /* cache */
+	KV_OP_CACHE_CLOSE, /* cache; -EBUSY while pages or leases of it are held */
 	KV_OP_ALLOC,	   /* cache, group, nr (pages), arg deadline_ms -> out: u64 ids[nr] */
 	KV_OP_FREE,	   /* in: u64 ids[nr] */
 	KV_OP_LOOKUP,	   /* cache, in: tokens, keys -> out: struct kv_match_out + ids */
@@ -135,6 +135,7 @@ enum kv_op {
 
 #define KV_SQE_PARTIAL	1u	/* COMMIT: last page partial, given up */
 #define KV_SQE_ADOPT	2u	/* LOOKUP, RESUME: may take over a partial tail */
+#define KV_SQE_GIVE_BACK	4u /* CACHE_CLOSE: all that the engine has in the cache */
 
 struct kv_sqe {
 	uint8_t op;

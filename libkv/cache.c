@@ -312,7 +312,7 @@ int kv_cache_join(struct kv *kv, const struct kv_cache_params *p, uint32_t id,
 void kv_cache_close(struct kv_cache *c)
 {
 	struct kv_cache **p;
-	struct kv_sqe sqe = { .op = KV_OP_CACHE_CLOSE };
+	struct kv_sqe sqe = { .op = KV_OP_CACHE_CLOSE, .flags = KV_SQE_GIVE_BACK };
 	bool serving;
 
 	if (!c || *c->kv->guard != 1)

@@ -444,26 +444,64 @@ int cache_op_open(struct mm *mm, const struct mm_request *rq, struct mm_reply *r
 	return 0;
 }
 
+/* Does the engine still have something there that somebody must give back? */
+static int left_open(const struct mm *mm, uint32_t bind, struct mm_reply *rp)
+{
+	const struct bind *b = bind_at(mm, bind);
+
+	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+		if (b->slab[g].nr[FRAME_HELD] || b->slab[g].pend_pages)
+			return reply_error(rp, -EBUSY, MM_LEASED, b->slab[g].nr[FRAME_HELD], 0);
+	for (uint32_t l = engine_at(mm, b->engine)->leases.head; l;
+	     l = lease_at(mm, l)->engine_link.next)
+		if (lease_at(mm, l)->bind == bind)
+			return reply_error(rp, -EBUSY, MM_LEASED, 0, 0);
+	return 0;
+}
+
+static void free_held(struct mm *mm, uint32_t ext)
+{
+	struct extent *x = extent_at(mm, ext);
+
+	engine_at(mm, bind_at(mm, x->bind)->engine)->frees += x->nr[FRAME_HELD];
+	mm->vmstat.pages_free += x->nr[FRAME_HELD];
+	while (x->frames[FRAME_HELD].head)
+		frame_set_state(mm, x->frames[FRAME_HELD].head, FRAME_FREE);
+}
+
+static void give_back(struct mm *mm, uint32_t bind)
+{
+	struct engine *e = engine_at(mm, bind_at(mm, bind)->engine);
+	uint32_t next;
+
+	pending_cancel(mm, bind);
+	for (uint32_t l = e->leases.head; l; l = next) {
+		next = lease_at(mm, l)->engine_link.next;
+		if (lease_at(mm, l)->bind == bind)
+			lease_release(mm, l);
+	}
+	extent_each(mm, bind, free_held);
+}
+
 int cache_op_close(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
 {
 	int err = 0;
 	uint32_t engine = engine_find(mm, rq->engine, rp, &err), bind, next;
-	struct engine *e = engine_at(mm, engine);
-	const struct bind *b;
 
 	if (!engine)
 		return err;
+	if (rq->flags & ~MM_CLOSE_GIVE_BACK)
+		return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, rq->flags, 0);
 	bind = cache_bind(mm, engine, rq->cache, rp, &err);
 	if (!bind)
 		return err;
-	b = bind_at(mm, bind);
-	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-		if (b->slab[g].nr[FRAME_HELD] || b->slab[g].pend_pages)
-			return reply_error(rp, -EBUSY, MM_LEASED, b->slab[g].nr[FRAME_HELD], 0);
-	for (uint32_t l = e->leases.head; l; l = lease_at(mm, l)->engine_link.next)
-		if (lease_at(mm, l)->bind == bind)
-			return reply_error(rp, -EBUSY, MM_LEASED, 0, 0);
-	for (uint32_t p = e->parks.head; p; p = next) {
+	if (rq->flags & MM_CLOSE_GIVE_BACK)
+		give_back(mm, bind);
+	else
+		err = left_open(mm, bind, rp);
+	if (err)
+		return err;
+	for (uint32_t p = engine_at(mm, engine)->parks.head; p; p = next) {
 		next = park_at(mm, p)->engine_link.next;
 		if (park_at(mm, p)->bind == bind)
 			park_free(mm, p);

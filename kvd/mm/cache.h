@@ -10,10 +10,10 @@
  *             the coldest cache nobody has open (tenant without engines) is cleared; its slot is
  *             free once its extents are gone.
  * Cost:       open O(caches of the tenant); a new one O(caches), and EVICT_BUDGET nodes when it
- *             has to clear; close O(extents, for a private one its nodes too).
+ *             has to clear; close O(extents, and what it gives back; for a private one its nodes).
  * Limits:     max_caches.
  * Errors:     open: -EINVAL with MM_LAYOUT_DIFFERS, -ENOMEM with MM_TABLE_FULL, -EAGAIN with it
- *             when a slot is on its way; close: -EBUSY.
+ *             when a slot is on its way; close: -EBUSY, unless it gives back.
  */
 #ifndef MM_CACHE_H
 #define MM_CACHE_H

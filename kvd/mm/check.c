@@ -402,6 +402,19 @@ static void check_queue(const struct mm *mm)
 		MM_ASSERT(bind_at(mm, b)->on_wake && pool_live(mm, &mm->binds, b));
 }
 
+/* Nobody forgets to answer them. */
+static void check_cancelled(const struct mm *mm)
+{
+	EACH(p, mm->cancelled, pending_at, link) {
+		const struct pending *pe = pending_at(mm, p);
+
+		MM_ASSERT(pool_live(mm, &mm->pendings, p) && !pe->bind && pe->cache);
+		MM_ASSERT(pool_live(mm, &mm->engines, pe->engine) &&
+			  !engine_at(mm, pe->engine)->fenced);
+	}
+	MM_ASSERT(!mm->cancelled.nr || mm->more);
+}
+
 void mm_check(const struct mm *mm)
 {
 	MM_ASSERT(mm->magic == MM_MAGIC && mm->version == MM_VERSION);
@@ -417,8 +430,10 @@ void mm_check(const struct mm *mm)
 	for (uint32_t i = pool_next(mm, &mm->tenants, 0); i; i = pool_next(mm, &mm->tenants, i))
 		check_tenant(mm, i);
 	check_queue(mm);
+	check_cancelled(mm);
 	EACH(m, mm->notify, member_at, notify_link)
 		MM_ASSERT(member_at(mm, m)->on_notify && pool_live(mm, &mm->members, m));
-	MM_ASSERT(mm->waiting.nr == mm->pendings.nr_used && mm->replies.nr <= REPLY_RING);
+	MM_ASSERT(mm->waiting.nr + mm->cancelled.nr == mm->pendings.nr_used &&
+		  mm->replies.nr <= REPLY_RING);
 	check_tree(mm);
 }

@@ -76,6 +76,7 @@ struct mm {
 	struct pool pendings;
 	struct buddy frame_buddy, token_buddy;
 	struct list takeable, retiring, draining, fx, notify, trim, waiting, wake;
+	struct list cancelled;		/* allocations yet to be told so */
 	struct list recent;		/* engines that work and do not wait, psi.h */
 	uint32_t nr_pinned_nodes, nr_pinned_units, nr_idle_keys;	/* idle: no pinned node */
 	uint32_t nr_leaving;		/* extents RETIRING or DESTROYING */

@@ -128,6 +128,8 @@ static uint64_t add_queues(const struct mm *mm, uint64_t h)
 		h = add(add(h, pe->deadline_ns), pe->cookie);
 		h = add(h, (uint64_t)pe->bars << 32 | pe->own);
 	}
+	for (uint32_t p = mm->cancelled.head; p; p = pending_at(mm, p)->link.next)
+		h = add(add(h, pending_at(mm, p)->cookie), pending_at(mm, p)->cache);
 	h = add(h, mm->queue.start);
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
 		h = add(add(h, mm->device[d].extent_bytes), mm->device[d].reserved_bytes);

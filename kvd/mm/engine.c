@@ -73,17 +73,6 @@ int engine_op_member(struct mm *mm, const struct mm_request *rq, struct mm_reply
 
 /* ---- dying --------------------------------------------------------------------------------- */
 
-/* Calls fn for each LIVE extent of a bind; fn may move it to another bucket, not further. */
-static void each_extent(struct mm *mm, uint32_t bind, void (*fn)(struct mm *, uint32_t))
-{
-	struct bind *b = bind_at(mm, bind);
-
-	for (uint32_t e = pool_next(mm, &mm->extents, 0); e && b->nr_extents;
-	     e = pool_next(mm, &mm->extents, e))
-		if (extent_at(mm, e)->bind == bind && extent_at(mm, e)->state == EXTENT_LIVE)
-			fn(mm, e);
-}
-
 static void quarantine(struct mm *mm, uint32_t ext)
 {
 	struct extent *x = extent_at(mm, ext);
@@ -108,9 +97,9 @@ static void fence(struct mm *mm, uint32_t engine)
 	for (uint32_t b = e->binds.head; b; b = bind_at(mm, b)->engine_link.next) {
 		admit_promise(mm, b, 0);
 		compact_leave(mm, b);
-		each_extent(mm, b, quarantine);
+		extent_each(mm, b, quarantine);
 		if (!cache_at(mm, bind_at(mm, b)->cache)->shared)
-			each_extent(mm, b, extent_evict);	/* nobody can use it any more */
+			extent_each(mm, b, extent_evict);	/* nobody can use it any more */
 		slab_trim_soon(mm, b);
 	}
 	mm->dirty = true;
@@ -148,7 +137,7 @@ static void drain(struct mm *mm, uint32_t engine)
 	admit_unreserve(mm, engine);
 	e->nr_scrubs++;		/* keeps it while extents are still being started */
 	for (uint32_t b = e->binds.head; b; b = bind_at(mm, b)->engine_link.next)
-		each_extent(mm, b, extent_scrub);
+		extent_each(mm, b, extent_scrub);
 	e->nr_scrubs--;
 	engine_drained(mm, engine);
 }

@@ -496,6 +496,16 @@ void extent_retry(struct mm *mm)
 	}
 }
 
+void extent_each(struct mm *mm, uint32_t bind, void (*fn)(struct mm *, uint32_t))
+{
+	struct bind *b = bind_at(mm, bind);
+
+	for (uint32_t e = pool_next(mm, &mm->extents, 0); e && b->nr_extents;
+	     e = pool_next(mm, &mm->extents, e))
+		if (extent_at(mm, e)->bind == bind && extent_at(mm, e)->state == EXTENT_LIVE)
+			fn(mm, e);
+}
+
 int mm_extent_shards(const struct mm *mm, uint32_t ext, uint32_t *nr_shards)
 {
 	if (!pool_live(mm, &mm->extents, ext))

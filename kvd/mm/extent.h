@@ -69,6 +69,8 @@ void extent_update(struct mm *, uint32_t ext); /* counts changed: bucket, cold a
 void extent_evict(struct mm *, uint32_t ext);	/* no frame stays cached; none may be pinned */
 void extent_retire(struct mm *, uint32_t ext);	/* LIVE and all FREE */
 void extent_unmapped(struct mm *, uint32_t ext);	/* an import went */
+/* Calls fn for each LIVE extent of a bind; fn may move it to another bucket, not further. */
+void extent_each(struct mm *, uint32_t bind, void (*fn)(struct mm *, uint32_t ext));
 void extent_scrub(struct mm *, uint32_t ext);	/* its quarantined frames, or free them at once */
 int extent_complete(struct mm *, uint64_t effect_id, int result);
 bool extent_next_effect(struct mm *, struct mm_effect *);

@@ -108,7 +108,9 @@ enum mm_op {
 	MM_FENCE,	/* engine: no more grants; its leases go, its held pages are quarantined */
 	MM_MEMBER_GONE,	/* member: its process is gone (or said it has unmapped everything) */
 	MM_CACHE_OPEN,		/* -> cache id, geometry */
-	MM_CACHE_CLOSE,	/* engine leaves a cache; every page and lease must be given back: -EBUSY */
+	/* Engine leaves a cache. What it held or leased there must be given back before: -EBUSY, or
+	 * is with MM_CLOSE_GIVE_BACK, then allocations that wait are answered -EACCES. */
+	MM_CACHE_CLOSE,
 	MM_IMPORT,		/* member maps (extent, shard) -> writable? */
 	MM_UNIMPORT,		/* member has unmapped (extent, shard) */
 	MM_ALLOC,		/* n pages of one group -> page ids */
@@ -209,6 +211,7 @@ struct mm_hint {
 
 #define MM_COMMIT_PARTIAL	1u	/* the last page is partial and its writer gives it up */
 #define MM_LOOKUP_ADOPT		2u /* take over an unshared partial tail instead of copying it */
+#define MM_CLOSE_GIVE_BACK	4u	/* all that the engine has in the cache */
 
 struct mm_request {
 	enum mm_op op;

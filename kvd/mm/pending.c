@@ -501,7 +501,8 @@ static void enqueue(struct mm *mm, const struct want *w, const struct mm_request
 	mm->vmstat.alloc_wait++;
 }
 
-static void dequeue(struct mm *mm, uint32_t p)
+/* It waits no more, but is still there. */
+static void leave_queue(struct mm *mm, uint32_t p)
 {
 	struct pending *pe = pending_at(mm, p);
 	struct slab *s = &bind_at(mm, pe->bind)->slab[pe->group];
@@ -516,9 +517,14 @@ static void dequeue(struct mm *mm, uint32_t p)
 	fair_leave(mm, pe->engine);
 	slab_trim_soon(mm, pe->bind);
 	pending_list_del(mm, &mm->waiting, p);
-	pool_put(mm, &mm->pendings, p);
 	mm->dirty = true;	/* what it collected extents in may be taken now */
 	mm->shrink.kick = mm->shrink.kick || mm->shrink.hungry;
+}
+
+static void dequeue(struct mm *mm, uint32_t p)
+{
+	leave_queue(mm, p);
+	pool_put(mm, &mm->pendings, p);
 }
 
 /* More than the slab has FREE is wanted. */
@@ -773,8 +779,28 @@ static void run_heads(struct mm *mm)
 	}
 }
 
+static void answer_cancelled(struct mm *mm)
+{
+	uint32_t p;
+
+	while ((p = mm->cancelled.head) && reply_room(mm, 0)) {
+		const struct pending *pe = pending_at(mm, p);
+		struct mm_reply rp = {
+			.cookie = pe->cookie, .op = MM_ALLOC, .cache = pe->cache,
+			.engine = pool_id(mm, &mm->engines, pe->engine),
+		};
+
+		rp.result = reply_error(&rp, -EACCES, MM_NOT_OWNER, pe->cache, 0);
+		reply_push(mm, &rp);
+		pending_list_del(mm, &mm->cancelled, p);
+		pool_put(mm, &mm->pendings, p);
+	}
+	mm->more = mm->more || p;
+}
+
 void pending_run(struct mm *mm)
 {
+	answer_cancelled(mm);
 	mm->queue.left = PENDING_BUDGET;
 	if (run_wakes(mm)) {
 		refresh(mm);
@@ -836,7 +862,32 @@ void pending_drop(struct mm *mm, uint32_t engine)
 		if (pending_at(mm, p)->engine == engine)
 			dequeue(mm, p);
 	}
+	for (uint32_t p = mm->cancelled.head; p; p = next) {
+		next = pending_at(mm, p)->link.next;
+		if (pending_at(mm, p)->engine != engine)
+			continue;
+		pending_list_del(mm, &mm->cancelled, p);
+		pool_put(mm, &mm->pendings, p);
+	}
 	mm->dirty = true;
+}
+
+/* The close that cancels them is answered first, and there may be more of them than replies. */
+void pending_cancel(struct mm *mm, uint32_t bind)
+{
+	uint32_t cache = pool_id(mm, &mm->caches, bind_at(mm, bind)->cache);
+
+	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++) {
+		const struct slab *s = &bind_at(mm, bind)->slab[g];
+		uint32_t p;
+
+		while ((p = s->waiters.head)) {
+			leave_queue(mm, p);
+			pending_at(mm, p)->bind = NIL;
+			pending_at(mm, p)->cache = cache;
+			pending_list_add_tail(mm, &mm->cancelled, p);
+		}
+	}
 }
 
 void pending_create_failed(struct mm *mm, uint32_t bind, uint32_t group, int error)

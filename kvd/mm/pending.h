@@ -20,10 +20,11 @@
  *             refused at once; heads and due_ns are what a walk over the queue would find.
  * Cost:       O(1) a page; 5 O(extents); a change O(devices), and tenants at their max, and what it
  *             is of use to; the walk O(waiting), once when a first one leaves or is served.
+ *             Cancelled ones have left the queue and wait for room for their reply only.
  * Limits:     max_pending; a call tries PENDING_BUDGET waiters and evicts EVICT_BUDGET nodes for
  *             each of them, the rest is left for mm_tick.
  * Errors:     -ENOMEM MM_POOL_FULL, MM_TABLE_FULL, MM_TIMED_OUT; -EDQUOT MM_TENANT_MAX; -EIO when
- *             the device refused the extent.
+ *             the device refused the extent; -EACCES MM_NOT_OWNER when cancelled.
  */
 #ifndef MM_PENDING_H
 #define MM_PENDING_H
@@ -43,6 +44,7 @@ struct slab;
 struct pending {
 	struct pool_obj obj;
 	uint32_t engine, bind, group, nr_pages;
+	uint32_t cache;		/* cancelled: the id of the one that was closed, bind is 0 */
 	uint64_t deadline_ns, cookie;
 	uint64_t seq;		/* order of arrival */
 	struct link link, slab_link;
@@ -85,6 +87,7 @@ void pending_run(struct mm *);
 void pending_wake(struct mm *, uint32_t bind, uint32_t group);
 void pending_leave(struct mm *, uint32_t bind);	/* it has no waiters any more */
 void pending_drop(struct mm *, uint32_t engine);	/* without a reply */
+void pending_cancel(struct mm *, uint32_t bind);	/* with one */
 struct fair_place pending_place(const struct mm *, uint32_t p);
 void pending_create_failed(struct mm *, uint32_t bind, uint32_t group, int error);
 uint64_t pending_next_deadline(const struct mm *);

@@ -43,6 +43,7 @@ SAME_FIELD(struct kv_page_key, struct mm_page_key, digest, digest);
 _Static_assert(MM_EVENT_RETIRE == 1 && MM_EVENT_PRESSURE == 2 && MM_EVENT_VACATE == 3, "ABI");
 _Static_assert(MM_GROUP_FULL == 1 && MM_GROUP_WINDOW == 2 && MM_GROUP_STATE == 3, "ABI");
 _Static_assert(KV_SQE_PARTIAL == MM_COMMIT_PARTIAL && KV_SQE_ADOPT == MM_LOOKUP_ADOPT, "ABI");
+_Static_assert(KV_SQE_GIVE_BACK == MM_CLOSE_GIVE_BACK, "ABI");
 _Static_assert(!MM_RESERVE_WEIGHTS && MM_RESERVE_ACTIVATIONS == 1 && MM_RESERVE_OTHER == 2, "ABI");
 _Static_assert(KV_MAX_GROUPS == MM_MAX_GROUPS && KV_MAX_SHARDS == MM_MAX_SHARDS, "ABI");
 _Static_assert(KV_KEY_BYTES == MM_KEY_BYTES, "ABI");
@@ -502,7 +503,8 @@ static const struct op ops[KV_NR_OPS] = {
 	OP(NOP, 0, 0, 0, parse_nop, answer_plain),
 	OP(CACHE_OPEN, MM_CACHE_OPEN, 0, F_LEAD | F_NR | F_IN | F_OUT, parse_cache_open,
 	   answer_cache_open),
-	OP(CACHE_CLOSE, MM_CACHE_CLOSE, 0, F_LEAD | F_CACHE, parse_plain, answer_plain),
+	OP(CACHE_CLOSE, MM_CACHE_CLOSE, KV_SQE_GIVE_BACK, F_LEAD | F_CACHE, parse_plain,
+	   answer_plain),
 	OP(ALLOC, MM_ALLOC, 0, F_LEAD | F_CACHE | F_GROUP | F_NR | F_ARG | F_OUT, parse_alloc,
 	   answer_alloc),
 	OP(FREE, MM_FREE, 0, F_LEAD | F_NR | F_IN, parse_free, answer_plain),

@@ -257,6 +257,23 @@ static void saw_arrays(struct world *w, const struct slot *s, const struct kv_cq
 	}
 }
 
+/* Its leases stay in the model: that they are not usable any more is the simulator's to prove. */
+static void saw_close(struct world *w, const struct slot *s)
+{
+	struct model *m = w->model;
+
+	owned_remove(&m->caches, s->sqe.cache, s->engine, "another's cache was closed");
+	for (uint32_t i = 0; i < m->nr_frames; i++) {
+		struct page *p = &m->frames[m->used[i]];
+
+		if (p->state != HELD || p->engine != s->engine || p->cache != s->sqe.cache)
+			continue;
+		if (!(s->sqe.flags & KV_SQE_GIVE_BACK))
+			die("a cache was closed with pages held");
+		p->state = GONE;
+	}
+}
+
 static void saw_ids(struct world *w, const struct slot *s, const struct kv_cqe *cqe)
 {
 	switch (s->sqe.op) {
@@ -264,8 +281,7 @@ static void saw_ids(struct world *w, const struct slot *s, const struct kv_cqe *
 		saw_open(w, s, cqe->id);
 		break;
 	case KV_OP_CACHE_CLOSE:
-		owned_remove(&w->model->caches, s->sqe.cache, s->engine,
-			     "another's cache was closed");
+		saw_close(w, s);
 		break;
 	case KV_OP_LEASE_DUP:
 		granted(&w->model->leases, cqe->id, s->engine);
@@ -768,6 +784,8 @@ static void step_op(struct world *w, uint32_t client)
 		s.flags = b & KV_SQE_PARTIAL;
 	if (s.op == KV_OP_LOOKUP || s.op == KV_OP_RESUME)
 		s.flags = b & KV_SQE_ADOPT;
+	if (s.op == KV_OP_CACHE_CLOSE)
+		s.flags = b & KV_SQE_GIVE_BACK;
 	if (s.op == KV_OP_ALLOC || s.op == KV_OP_LOOKUP || s.op == KV_OP_COMMIT ||
 	    s.op == KV_OP_CACHE_CLOSE || s.op == KV_OP_FREE)
 		s.cache = own_id(w, &w->model->caches, client);

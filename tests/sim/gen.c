@@ -214,6 +214,10 @@ static void gen_close(struct sim *s)
 		return;
 	c = gen_call(s, MM_CACHE_CLOSE, e);
 	c->req.cache = s->cache[k].id;
+	if (rng_percent(s, 30))
+		c->req.flags = MM_CLOSE_GIVE_BACK;
+	if (gen_hostile(s))
+		c->req.flags = (uint32_t)rng_next(s);
 	call_submit(s, c);
 }
 

@@ -68,13 +68,14 @@ static void print_coverage(const struct coverage *c, double seconds)
 	       "  moves %" PRIu64 " done %" PRIu64 " failed %" PRIu64 " kills %" PRIu64
 	       " vacates %" PRIu64 " pages %" PRIu64 " promises %" PRIu64
 	       " pages redeemed %" PRIu64 "\n"
+	       "  closes that give back %" PRIu64 " cancelled %" PRIu64 "\n"
 	       "  trail %016" PRIx64 "\n",
 	       t->granted, t->freed, t->committed, t->dup_pages, t->adopted, c->evicts,
 	       t->quarantined, t->extents, t->destroys, t->failed_creates, t->scrubs, t->orphans,
 	       t->deferred, t->events, t->failed_destroys, t->failed_scrubs, t->reads, t->scribbles,
 	       t->jumps, t->backward, t->moves, t->moved, t->failed_moves, t->kills,
 	       t->vacates, t->vacated,
-	       t->promised, t->redeemed, c->trail);
+	       t->promised, t->redeemed, t->given_back, t->cancelled, c->trail);
 }
 
 /* ---- the file that says what is done: a line a chunk ----------------------------------------- */

@@ -59,11 +59,13 @@ static enum expect expect_open(struct sim *s, struct engine *e, const struct mm_
 	return EXPECT_ROOM;
 }
 
-static enum expect expect_close(struct sim *s, struct engine *e, struct cache *c)
+static enum expect expect_close(struct sim *s, struct engine *e, struct cache *c, uint32_t flags)
 {
 	uint32_t ei = model_engine_index(s, e), ci = model_cache_index(s, c);
 	enum expect expect = EXPECT_OK;
 
+	if (flags)
+		return flags == MM_CLOSE_GIVE_BACK ? EXPECT_OK : EXPECT_FAIL;
 	for (uint32_t i = 0; i < e->nr_held; i++)
 		if (s->page[e->held[i]].cache == ci)
 			return EXPECT_FAIL;
@@ -295,7 +297,7 @@ static enum expect expect_in_cache(struct sim *s, struct engine *e, const struct
 		return EXPECT_FAIL;
 	switch (c->req.op) {
 	case MM_CACHE_CLOSE:
-		return expect_close(s, e, k);
+		return expect_close(s, e, k, c->req.flags);
 	case MM_ALLOC:
 		if (c->req.group >= k->desc.nr_groups)
 			return EXPECT_FAIL;

@@ -158,6 +158,13 @@ static void reply_error(struct sim *s, const struct call *c, const struct mm_rep
 			  r->op == MM_RESERVE || r->op == MM_TENANT_SET,
 		  "op %d: -EAGAIN in a reply", r->op);
 	SIM_CHECK(s, r->result < 0, "op %d: result %d", r->op, r->result);
+	if (c->cancelled) {
+		SIM_CHECK(s, r->result == -EACCES && r->reason == MM_NOT_OWNER,
+			  "an allocation in a closed cache is refused: %d reason %d", r->result,
+			  r->reason);
+		s->sum.cancelled++;
+		return;
+	}
 	SIM_CHECK(s, r->reason != MM_OK, "op %d: result %d without a reason", r->op, r->result);
 	SIM_CHECK(s, c->expect != EXPECT_OK || fenced,
 		  "op %d is refused: %d reason %d (%llu, %llu)", r->op, r->result, r->reason,
@@ -338,12 +345,44 @@ static void ok_open(struct sim *s, struct call *c, const struct mm_reply *r)
 	k->nr_engines++;
 }
 
+/* Nothing is left of what the engine had there; what waits will hear of it. */
+static void close_gives_back(struct sim *s, const struct call *c)
+{
+	struct engine *e = &s->engine[c->engine];
+
+	s->sum.given_back++;
+	for (uint32_t i = 0; i < e->nr_held;) {
+		struct page *p = &s->page[e->held[i]];
+
+		if (p->cache != c->cache) {
+			i++;
+			continue;
+		}
+		model_release(s, p);	/* the last one is in its place now */
+		s->sum.freed++;
+		e->frees++;
+	}
+	for (uint32_t i = 0; i < SIM_SLOTS; i++)
+		if (s->lease[i].id && s->lease[i].engine == c->engine &&
+		    s->lease[i].cache == c->cache)
+			tree_unlease(s, &s->lease[i]);
+	for (uint32_t i = 0; i < SIM_CALLS; i++) {
+		struct call *w = &s->call[i];
+
+		if (w->used && w->req.op == MM_ALLOC && w->engine == c->engine &&
+		    w->cache == c->cache)
+			w->cancelled = true;
+	}
+}
+
 static void ok_close(struct sim *s, struct call *c, const struct mm_reply *r)
 {
 	struct engine *e = &s->engine[c->engine];
 	struct cache *k = &s->cache[c->cache];
 
 	(void)r;
+	if (c->req.flags & MM_CLOSE_GIVE_BACK)
+		close_gives_back(s, c);
 	for (uint32_t i = 0; i < e->nr_opens; i++)
 		if (e->open[i] == c->cache)
 			e->open[i--] = e->open[--e->nr_opens];
@@ -640,6 +679,7 @@ void oracle_reply(struct sim *s, const struct mm_reply *r)
 		return;
 	}
 	SIM_CHECK(s, c->expect != EXPECT_FAIL, "op %d must be refused", r->op);
+	SIM_CHECK(s, !c->cancelled, "an allocation in a closed cache succeeds");
 	SIM_CHECK(s,
 		  !s->engine[c->engine].fenced || r->op == MM_MEMBER_GONE || r->op == MM_FENCE ||
 			  r->op == MM_UNIMPORT || r->op == MM_EVENTS,

@@ -198,6 +198,7 @@ struct call {
 	struct mm_request req;
 	uint32_t engine, cache;	/* indices in the model, 0: unknown */
 	bool have_before;
+	bool cancelled;		/* ALLOC: its cache was closed while it waited */
 	uint64_t digest_before, evicts_before;
 	struct seq seq;		/* LOOKUP, COMMIT: from the root */
 	uint64_t pages[SIM_GROUPS * SIM_BATCH];
@@ -221,6 +222,7 @@ struct totals {			/* to hold against mm_vmstat */
 	uint64_t deferred, events, failed_creates, short_hits, orphans;
 	uint64_t promised, redeemed;
 	uint64_t failed_destroys, failed_scrubs, reads, scribbles, jumps, backward;
+	uint64_t given_back, cancelled;
 	uint64_t kills, moves, moved, failed_moves, vacates, vacated;
 };
 

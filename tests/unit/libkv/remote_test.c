@@ -181,23 +181,37 @@ static void test_two_processes(void **state)
 	kv_close(kv);
 }
 
-static uint32_t nr_engines(void)
+/* The records of an answer that fits one packet; how many there are. */
+static uint32_t admin(uint32_t cmd, void *records, size_t bytes)
 {
-	const struct kv_admin_request ask = { KV_ADMIN_MAGIC, KV_ABI_VERSION, KV_ADMIN_STATUS, 0 };
+	const struct kv_admin_request ask = { KV_ADMIN_MAGIC, KV_ABI_VERSION, cmd, 0 };
 	struct sockaddr_un sun = { .sun_family = AF_UNIX };
-	struct {
+	static struct {
 		struct kv_admin_head head;
-		struct kv_admin_status status;
+		uint8_t records[KV_ADMIN_PACKET];
 	} answer;
+	ssize_t n;
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
 	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s.admin", d.sock);
 	assert_int_equal(connect(fd, (struct sockaddr *)&sun, sizeof(sun)), 0);
 	assert_int_equal(send(fd, &ask, sizeof(ask), 0), sizeof(ask));
-	assert_int_equal(recv(fd, &answer, sizeof(answer), 0), sizeof(answer));
+	n = recv(fd, &answer, sizeof(answer), 0);
+	assert_true(n >= (ssize_t)sizeof(answer.head));
 	assert_int_equal(answer.head.result, 0);
+	n -= sizeof(answer.head);
+	assert_true((size_t)n <= bytes);
+	memcpy(records, answer.records, (size_t)n);
 	close(fd);
-	return answer.status.nr_engines;
+	return answer.head.nr;
+}
+
+static uint32_t nr_engines(void)
+{
+	struct kv_admin_status status;
+
+	assert_int_equal(admin(KV_ADMIN_STATUS, &status, sizeof(status)), 1);
+	return status.nr_engines;
 }
 
 /* kvd hears of a death a moment later. */
@@ -550,6 +564,51 @@ static void test_promise(void **state)
 	kv_close(other);
 }
 
+/* What was not given back before: raw pages, a lease, a park and the promise. */
+static void test_close_gives_back(void **state)
+{
+	struct kv_cache_params p = test_params("closed");
+	struct kv *kv = open_kv(0);
+	struct kv_admin_meminfo m[2];
+	struct kv_admin_cache row[2];
+	uint64_t ids[3], raw[5];
+	struct kv_cache *c, *other;
+	uint32_t lease, dup, park;
+	struct kv_match match;
+	struct kv_info info;
+	void *addr;
+
+	(void)state;
+	p.min_tokens = 9 * 512 * PAGE_TOKENS;
+	ok(kv_cache_open(kv, &p, &c));
+	other = open_cache(kv, "stays open", 0);
+	lease = publish(c, 3, 1, 0x20, ids);
+	ok(kv_lease_dup(c, lease, 2, &dup));
+	ok(kv_park(c, dup, &park));
+	ok(kv_pages_alloc(c, 0, 5, raw));
+	ok(kv_page_map(c, 0, raw[0], &addr));
+	assert_int_equal(admin(KV_ADMIN_MEMINFO, m, sizeof(m)), 2);
+	assert_int_not_equal(m[0].promised_bytes, 0);
+	kv_cache_close(c);
+	ok(kv_info(kv, &info));
+	assert_int_equal(info.held_pages, 0);
+	assert_int_equal(info.nr_leases + info.nr_parks, 0);
+	assert_int_equal(admin(KV_ADMIN_MEMINFO, m, sizeof(m)), 2);
+	assert_int_equal(m[0].promised_bytes + m[0].held_bytes + m[0].leased_bytes, 0);
+	assert_int_equal(admin(KV_ADMIN_CACHES, row, sizeof(row)), 2);
+	assert_int_equal(row[0].nr_engines + row[1].nr_engines, 1);
+	/* Others still find what was published. */
+	c = open_cache(kv, "closed", 0);
+	find(c, 3, 1, &match);
+	assert_int_equal(match.nr_pages, 3);
+	check_filled(c, match.pages[0], 3, 0x20);
+	kv_cache_close(other);
+	kv_close(kv);
+	wait_for_engines(0);
+	assert_int_equal(admin(KV_ADMIN_MEMINFO, m, sizeof(m)), 2);
+	assert_int_equal(m[0].held_bytes + m[0].quarantined_bytes + m[0].leased_bytes, 0);
+}
+
 static void test_reserve_waits_for_cached_pages(void **state)
 {
 	struct kv *kv = open_kv(0), *other = open_kv(20000);
@@ -574,6 +633,7 @@ int main(void)
 		T(test_retire_reader), T(test_daemon_killed), T(test_killed_while_waiting),
 		T(test_daemon_stops),  T(test_promise),
 		T(test_reserve_waits_for_cached_pages),
+		T(test_close_gives_back),
 	};
 
 	if (!daemon_here())

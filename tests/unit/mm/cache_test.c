@@ -303,7 +303,7 @@ static void a_lookup_keeps_a_chain_warm(void **state)
 
 static void parks_shrink_with_their_chain(void **state)
 {
-	uint32_t lease = mmt_chain(&t, e1, c, 0, 20), park, other;
+	uint32_t lease = mmt_chain(&t, e1, c, 0, 20), park, other = 0;
 	struct mm_request rq = { .op = MM_PARK };
 
 	(void)state;
@@ -390,6 +390,128 @@ static void a_hit_is_cut_at_a_batch(void **state)
 	t.mm->cfg.batch_pages = 64;
 }
 
+/* ---- closing with something left ----------------------------------------------------------- */
+
+static void a_close_gives_back_what_is_left(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(2);
+	struct mm_request odd = { .op = MM_CACHE_CLOSE, .engine = e1, .flags = 2 };
+	struct mm_engine_info mine, others;
+	struct mm_meminfo mi;
+	uint64_t ids[8], kept[2];
+	uint32_t lease = mmt_chain(&t, e1, c, 0, 3), park, other = 0;
+
+	(void)state;
+	assert_int_equal(mmt_lease(&t, MM_LEASE_DUP, e1, 0, lease, 2), 0);
+	assert_int_equal(mmt_park(&t, MM_PARK, e1, t.rp.lease, 0, 0), 0);
+	park = t.rp.park;
+	assert_int_equal(mmt_lookup(&t, e2, c, 0, mmt_tokens(0), 48), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 8, ids), 0);
+	assert_int_equal(mmt_open_min(&t, e1, &d, 32, &other), 0);
+	mmt_chain(&t, e1, other, 0, 1);
+	assert_int_equal(mmt_alloc(&t, e1, other, 0, 2, kept), 0);
+	odd.cache = c;
+	mmt_refused(&t, mmt_submit(&t, &odd), -EINVAL, MM_BAD_ARGUMENT);
+	mmt_refused(&t, mmt_close(&t, e1, c), -EBUSY, MM_LEASED);
+	assert_int_equal(mmt_close_all(&t, e1, c), 0);
+	assert_int_equal(mm_engine_info(t.mm, e1, &mine), 0);
+	assert_int_equal(mm_engine_info(t.mm, e2, &others), 0);
+	assert_true(mine.held_pages == 2 && mine.nr_leases == 1 && mine.nr_parks == 0);
+	assert_true(mine.frees == 8 && mm_vmstat(t.mm)->pages_free == 8);
+	assert_int_equal(others.nr_leases, 1);
+	mmt_refused(&t, mmt_close_all(&t, e1, c), -EACCES, MM_NOT_OWNER);
+	mmt_refused(&t, mmt_unlease(&t, e1, lease), -ENOENT, MM_NO_SUCH_ID);
+	mmt_refused(&t, mmt_park(&t, MM_UNPARK, e1, 0, park, 0), -ENOENT, MM_NO_SUCH_ID);
+	mmt_refused(&t, mmt_free(&t, e1, ids, 8), -ESTALE, MM_STALE_PAGE);
+	/* What is cached stays for the others, and what is of another cache for itself. */
+	assert_int_equal(mmt_lookup(&t, e2, c, 0, mmt_tokens(0), 48), 0);
+	assert_int_equal(t.rp.nr_pages, 3);
+	mm_meminfo(t.mm, 0, &mi);
+	assert_int_not_equal(mi.promised_bytes, 0);
+	assert_int_equal(mmt_close_all(&t, e1, other), 0);
+	mm_meminfo(t.mm, 0, &mi);
+	assert_int_equal(mi.promised_bytes, 0);
+	assert_int_equal(mm_engine_info(t.mm, e1, &mine), 0);
+	assert_int_equal(mine.held_pages + mine.nr_leases, 0);
+}
+
+/* More of them than there is room for replies: none is forgotten. */
+static void allocations_that_wait_hear_of_a_close(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+
+	(void)state;
+	mmt_fini(&t);
+	cfg.max_pending = 128;
+	mmt_init(&t, &cfg);
+	assert_int_equal(mmt_attach(&t, 1000, &e1, &m1), 0);
+	assert_int_equal(mmt_open(&t, e1, &d, &c), 0);
+	t.hold = true;
+	for (int i = 0; i < 50; i++)
+		assert_int_equal(mmt_alloc_until(&t, e1, c, 0, 1, t.now + 1000), MMT_LATER);
+	mmt_refused(&t, mmt_close(&t, e1, c), -EBUSY, MM_LEASED);
+	assert_int_equal(mmt_close_all(&t, e1, c), 0);
+	assert_true(t.nr_late > 0 && t.nr_late < 50);
+	assert_true(mm_next_deadline(t.mm) <= t.now);
+	mmt_tick(&t, t.now);
+	assert_int_equal(t.nr_late, 50);
+	assert_int_equal(t.late.result, -EACCES);
+	assert_int_equal(t.late.reason, MM_NOT_OWNER);
+	assert_true(mm_next_deadline(t.mm) > t.now);
+	t.hold = false;
+	mmt_run(&t);
+	assert_int_equal(mmt_device_extents(&t, 0), 0);
+}
+
+/* One that dies meanwhile hears nothing. */
+static void a_close_and_a_death(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+
+	(void)state;
+	mmt_fini(&t);
+	cfg.max_pending = 128;
+	mmt_init(&t, &cfg);
+	assert_int_equal(mmt_attach(&t, 1000, &e1, &m1), 0);
+	assert_int_equal(mmt_open(&t, e1, &d, &c), 0);
+	t.hold = true;
+	for (int i = 0; i < 50; i++)
+		assert_int_equal(mmt_alloc_until(&t, e1, c, 0, 1, t.now + 1000), MMT_LATER);
+	assert_int_equal(mmt_close_all(&t, e1, c), 0);
+	t.nr_late = 0;
+	mm_submit(t.mm, &(struct mm_request){ .op = MM_FENCE, .engine = e1, .cookie = 1 }, t.now);
+	assert_int_equal(mmt_replies(&t, 1), 0);
+	assert_int_equal(t.nr_late, 0);
+	mmt_tick(&t, t.now);
+	assert_int_equal(t.nr_late, 0);
+	t.hold = false;
+	mmt_run(&t);
+}
+
+/* Given back by a close, pages that its process can still write to go to nobody. */
+static void what_is_still_mapped_is_not_given_away(void **state)
+{
+	uint64_t ids[4];
+	uint32_t ext, nr = 0;
+
+	(void)state;
+	mmt_chain(&t, e1, c, 0, 2);
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 4, ids), 0);
+	ext = mm_page_extent(ids[0]);
+	assert_int_equal(mmt_map(&t, MM_IMPORT, m1, ext, 0), 0);
+	assert_int_equal(mmt_close_all(&t, e1, c), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c, 0, 8, NULL), 0);
+	for (int i = 0; i < 8; i++)
+		assert_true(mm_page_extent(t.pages[i]) != ext);
+	assert_int_equal(mmt_map(&t, MM_UNIMPORT, m1, ext, 0), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c, 0, 6, NULL), 0);
+	for (int i = 0; i < 6; i++)
+		nr += mm_page_extent(t.pages[i]) == ext;
+	assert_int_equal(nr, 6);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -410,6 +532,10 @@ int main(void)
 		T(a_parked_partial_tail_comes_back),
 		T(a_park_s_own_tail_is_adopted),
 		T(a_hit_is_cut_at_a_batch),
+		T(a_close_gives_back_what_is_left),
+		T(allocations_that_wait_hear_of_a_close),
+		T(a_close_and_a_death),
+		T(what_is_still_mapped_is_not_given_away),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -266,6 +266,14 @@ static UNUSED int mmt_close(struct mmt *t, uint32_t engine, uint32_t cache)
 	return mmt_submit(t, &rq);
 }
 
+static UNUSED int mmt_close_all(struct mmt *t, uint32_t engine, uint32_t cache)
+{
+	struct mm_request rq = { .op = MM_CACHE_CLOSE, .engine = engine, .cache = cache,
+				 .flags = MM_CLOSE_GIVE_BACK };
+
+	return mmt_submit(t, &rq);
+}
+
 static UNUSED int mmt_map(struct mmt *t, enum mm_op op, uint32_t member, uint32_t ext,
 			  uint32_t shard)
 {

@@ -35,6 +35,34 @@ static void test_open(void **state)
 			     0);
 }
 
+static void test_close_gives_back(void **state)
+{
+	struct world *w = *state;
+	uint32_t cache = open_cache(w, A, 1, 1), i;
+	struct kv_sqe s = { .op = KV_OP_CACHE_CLOSE, .cache = cache, .flags = KV_SQE_GIVE_BACK };
+	struct kv_sqe stat = { .op = KV_OP_STAT, .out_off = OUT_OFF, .out_bytes = 200 };
+	const struct kv_stat *st = out(w, A);
+	uint64_t ids[5];
+
+	alloc(w, A, cache, 0, ids, 5);
+	expect(call(w, MEMBER, s), -EACCES, KV_NOT_LEAD);
+	s.flags |= KV_SQE_ADOPT;
+	expect(call(w, A, s), -EINVAL, KV_BAD_ENTRY);
+	s.flags = KV_SQE_GIVE_BACK;
+	expect(call(w, B, s), -EACCES, KV_NOT_OWNER);
+	w->dev.hold = true;
+	i = begin(w, A, alloc_sqe(cache, 0, 510, 1000));
+	assert_false(finished(w, i));
+	expect(call(w, A, s), 0, KV_OK);
+	expect(finish(w, i), -EACCES, KV_NOT_OWNER);
+	w->dev.hold = false;
+	run(w);
+	expect(call(w, A, stat), 0, KV_OK);
+	assert_int_equal(st->held_pages, 0);
+	assert_int_equal(st->frees, 5);
+	expect(call(w, A, free_sqe(w, A, ids, 5)), -ESTALE, KV_STALE_PAGE);
+}
+
 static void test_alloc_and_free(void **state)
 {
 	struct world *w = *state;
@@ -504,6 +532,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		IN_WORLD(test_nop),
 		IN_WORLD(test_open),
+		IN_WORLD(test_close_gives_back),
 		IN_WORLD(test_alloc_and_free),
 		IN_WORLD(test_alloc_waits_for_the_device),
 		IN_WORLD(test_alloc_times_out),

@@ -14,7 +14,7 @@ static const struct {
 } ops[] = {
 	{ KV_OP_NOP, "", 0, true },
 	{ KV_OP_CACHE_OPEN, "nio", 0, false },
-	{ KV_OP_CACHE_CLOSE, "c", 0, false },
+	{ KV_OP_CACHE_CLOSE, "c", KV_SQE_GIVE_BACK, false },
 	{ KV_OP_ALLOC, "cgnao", 0, false },
 	{ KV_OP_FREE, "ni", 0, false },
 	{ KV_OP_LOOKUP, "cio", KV_SQE_ADOPT, false },
