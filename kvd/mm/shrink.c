@@ -11,11 +11,6 @@
 #define PRICE		8u	/* of a victim, in the budget; a look that finds none is free */
 #define MAX_ASKS	6u	/* the time between two asks doubles so often */
 
-static uint64_t rest_ns(const struct mm *mm)
-{
-	return mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
-}
-
 static bool parked(const struct mm *mm, uint32_t f)
 {
 	return f && node_at(mm, frame_at(mm, f)->node)->parked;
@@ -172,7 +167,7 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 			mm->shrink.filling &= ~bit;
 		} else if (!take_any(mm, d, budget)) {
 			compact_fill(mm, bit);
-			look_again(mm, mm->now_ns + rest_ns(mm));
+			look_again(mm, mm->now_ns + compact_rest_ns(mm));
 			return;
 		} else if (!*budget) {	/* after something was found, lest looking never ends */
 			mm->shrink.kick = true;
@@ -275,7 +270,7 @@ static void ask(struct mm *mm, uint32_t tenant, uint64_t bytes)
 {
 	struct tenant *t = tenant_at(mm, tenant);
 
-	t->ask_ns = mm->now_ns + (rest_ns(mm) << (t->asks < MAX_ASKS ? t->asks : MAX_ASKS));
+	t->ask_ns = mm->now_ns + (compact_rest_ns(mm) << (t->asks < MAX_ASKS ? t->asks : MAX_ASKS));
 	t->asks++;
 	if (!mm->cfg.answer_ns)
 		return;
@@ -374,7 +369,7 @@ static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 		if (over(mm, tenant, false, &bytes))
 			ask(mm, tenant, bytes);
 		else
-			t->ask_ns = mm->now_ns + rest_ns(mm);
+			t->ask_ns = mm->now_ns + compact_rest_ns(mm);
 	}
 	look_again(mm, t->ask_ns);
 }

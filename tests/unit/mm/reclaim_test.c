@@ -590,6 +590,40 @@ static void waiting_engine_above_high_keeps_its_extents(void **state)
 	mmt_fini(&t);
 }
 
+/* Evicting a node empties extents of other groups, which are being emptied as well. */
+static void extents_of_all_groups_are_emptied_together(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(3);
+	uint64_t ids[2 * PAGES];
+	uint32_t c;
+
+	(void)state;
+	d.nr_groups = 2;
+	d.group[1] = (struct mm_group_desc){ MM_GROUP_WINDOW, 2 * MMT_PT, 0 };
+	d.shard[0].page_bytes[1] = MMT_PAGE;
+	for (uint32_t budget = 1; budget < 3 * PAGES; budget++) {
+		start(16, 0, 0);
+		assert_int_equal(mmt_open(&t, e1, &d, &c), 0);
+		for (uint32_t i = 0; i < 3; i++) {
+			assert_int_equal(mmt_alloc(&t, e1, c, 0, PAGES, ids), 0);
+			assert_int_equal(mmt_alloc(&t, e1, c, 1, PAGES, ids + PAGES), 0);
+			assert_int_equal(mmt_commit_keys(&t, e1, c, 0, 0, mmt_tokens(i * 200),
+							 PAGES * MMT_PT, ids, PAGES, NULL, 0), 0);
+			assert_int_equal(mmt_unlease(&t, e1, t.rp.lease), 0);
+		}
+		assert_int_equal(charge(1), 6);
+		limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_NONE);
+		for (uint32_t i = 0; i < 500 && mm_next_deadline(t.mm) <= t.now; i++) {
+			mm_tick(t.mm, t.now, budget);
+			mm_check(t.mm);
+			mmt_run(&t);
+		}
+		assert_true(mm_next_deadline(t.mm) > t.now);
+		assert_true(charge(1) <= 1);
+		mmt_fini(&t);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -614,6 +648,7 @@ int main(void)
 		cmocka_unit_test(tenant_with_nothing_to_take_does_not_starve_another),
 		cmocka_unit_test(slab_keeps_what_it_was_promised),
 		cmocka_unit_test(waiting_engine_above_high_keeps_its_extents),
+		cmocka_unit_test(extents_of_all_groups_are_emptied_together),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
