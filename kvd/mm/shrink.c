@@ -2,6 +2,7 @@
 #include "cache.h"
 #include "compact.h"
 #include "core.h"
+#include "debt.h"
 #include "event.h"
 #include "policy.h"
 #include "shrink.h"
@@ -279,57 +280,6 @@ static void ask(struct mm *mm, uint32_t tenant, uint64_t bytes)
 			event_pressure(mm, e, bytes, mm->now_ns + mm->cfg.answer_ns);
 }
 
-static uint64_t slab_holding(const struct mm *mm, const struct bind *b, uint32_t g,
-			     uint32_t devices)
-{
-	const struct cache *c = cache_at(mm, b->cache);
-	uint64_t pages = (uint64_t)b->slab[g].nr[FRAME_HELD] + b->slab[g].nr_pinned, bytes = 0;
-
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		bytes += devices >> d & 1 ? pages * (c->need[g][d] >> c->order[g]) : 0;
-	return bytes;
-}
-
-/* Bytes of the devices that stay where they are because of an engine: pages it holds, and those in
- * its extents that are leased. */
-static uint64_t holding(const struct mm *mm, uint32_t engine, uint32_t devices)
-{
-	uint32_t b = engine_at(mm, engine)->binds.head;
-	uint64_t bytes = 0;
-
-	for (; b; b = bind_at(mm, b)->engine_link.next)
-		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-			bytes += slab_holding(mm, bind_at(mm, b), g, devices);
-	return bytes;
-}
-
-/* One at a time: while one is dying, its pages are on their way. */
-static void kill_worst(struct mm *mm, uint32_t tenant, uint32_t devices)
-{
-	uint32_t worst = NIL;
-	uint64_t most = 0;
-
-	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
-		uint64_t holds;
-
-		if (engine_at(mm, e)->tenant != tenant)
-			continue;
-		if (engine_at(mm, e)->fenced)
-			return;
-		holds = holding(mm, e, devices);
-		if (holds > most) {
-			most = holds;
-			worst = e;
-		}
-	}
-	if (!worst)
-		return;
-	tenant_at(mm, tenant)->oom_kills++;
-	tenant_at(mm, tenant)->asks = 0;
-	mm->vmstat.oom_kills++;
-	engine_kill(mm, worst);
-}
-
 static void past_deadline(struct mm *mm, uint32_t tenant, uint32_t *budget)
 {
 	struct tenant *t = tenant_at(mm, tenant);
@@ -346,7 +296,7 @@ static void past_deadline(struct mm *mm, uint32_t tenant, uint32_t *budget)
 		memcg_event(mm, tenant, MM_MEMCG_OOM);
 	t->in_debt = true;
 	if (t->oom_action == MM_OOM_KILL && mm->cfg.answer_ns)
-		kill_worst(mm, tenant, devices);
+		debt_kill(mm, tenant, devices);
 }
 
 static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)

@@ -353,6 +353,97 @@ static void who_answers_in_time_is_not_killed(void **state)
 	mmt_fini(&t);
 }
 
+/* An engine of tenant 1 that has the cache of the first one open. */
+static uint32_t another(uint32_t *m)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e, c;
+
+	assert_int_equal(mmt_attach(&t, 1, &e, m), 0);
+	assert_int_equal(mmt_open(&t, e, &d, &c), 0);
+	assert_int_equal(c, c1);
+	return e;
+}
+
+static uint32_t leased_by(uint32_t e, uint32_t from)
+{
+	assert_int_equal(mmt_lookup(&t, e, c1, 0, mmt_tokens(from), PAGES * MMT_PT), 0);
+	assert_int_equal(t.rp.nr_pages, PAGES);
+	return t.rp.lease;
+}
+
+/* What B leases is in the extents of others, who hold nothing and must not pay for it. */
+static void who_leases_is_killed_not_who_wrote(void **state)
+{
+	uint32_t who[4] = { 0 }, m[4], b, mb;
+
+	(void)state;
+	start(16, 0, 0);
+	who[0] = e1;
+	for (uint32_t i = 1; i < 4; i++)
+		who[i] = another(&m[i]);
+	b = another(&mb);
+	for (uint32_t i = 0; i < 4; i++) {
+		cached(who[i], c1, i * 200);
+		leased_by(b, i * 200);
+	}
+	assert_int_equal(charge(1), 4);
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(t.killed, b);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, mb), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_true(charge(1) <= 1);
+	assert_int_equal(t.nr_kill, 1);
+	mmt_fini(&t);
+}
+
+/* Many leases of one page are one page; held pages count beside leased ones. */
+static void shared_beginnings_count_once(void **state)
+{
+	uint32_t b, mb;
+
+	(void)state;
+	start(16, 0, 0);
+	b = another(&mb);
+	cached(e1, c1, 0);
+	for (uint32_t i = 0; i < 20; i++)
+		leased_by(b, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, PAGES + 1, NULL), 0);
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(t.killed, e1);
+	mmt_fini(&t);
+}
+
+/* Nobody holds or leases a thing there: a kill would give nothing back. */
+static void nobody_without_a_part_is_killed(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 2 * PAGES, NULL), 0);
+	another(&m2);
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.killed, e1);
+	assert_int_equal(mmt_simple(&t, MM_FENCE, e1, 0), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m1), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(charge(1), 0);
+	mmt_fini(&t);
+}
+
 /* ---- watermarks ---------------------------------------------------------------------------- */
 
 static void below_low_extents_are_given_back_up_to_high(void **state)
@@ -637,6 +728,9 @@ int main(void)
 		cmocka_unit_test(raised_max_wakes_who_waits),
 		cmocka_unit_test(worst_debtor_is_killed_one_at_a_time),
 		cmocka_unit_test(who_answers_in_time_is_not_killed),
+		cmocka_unit_test(who_leases_is_killed_not_who_wrote),
+		cmocka_unit_test(shared_beginnings_count_once),
+		cmocka_unit_test(nobody_without_a_part_is_killed),
 		cmocka_unit_test(below_low_extents_are_given_back_up_to_high),
 		cmocka_unit_test(content_used_while_it_is_taken_stays),
 		cmocka_unit_test(background_steps_keep_to_the_budget),

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache.h"
+#include "core.h"
+#include "debt.h"
+
+static uint64_t page_bytes(const struct mm *mm, uint32_t cache, uint32_t g, uint32_t devices)
+{
+	const struct cache *c = cache_at(mm, cache);
+	uint64_t bytes = 0;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		bytes += devices >> d & 1 ? c->need[g][d] >> c->order[g] : 0;
+	return bytes;
+}
+
+static uint64_t held(const struct mm *mm, uint32_t engine, uint32_t devices)
+{
+	uint32_t b = engine_at(mm, engine)->binds.head;
+	uint64_t bytes = 0;
+
+	for (; b; b = bind_at(mm, b)->engine_link.next)
+		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+			bytes += bind_at(mm, b)->slab[g].nr[FRAME_HELD] *
+				 page_bytes(mm, bind_at(mm, b)->cache, g, devices);
+	return bytes;
+}
+
+static uint64_t cached(const struct mm *mm, const struct node *no, uint32_t devices)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
+		if (no->loc[g] && frame_at(mm, no->loc[g])->state == FRAME_CACHED)
+			bytes += page_bytes(mm, no->cache, g, devices);
+	return bytes;
+}
+
+/* Chains share their beginnings: a node that is marked has been counted, with all above it. */
+static uint64_t leased(struct mm *mm, uint32_t engine, uint32_t devices)
+{
+	const struct list *leases = &engine_at(mm, engine)->leases;
+	uint64_t bytes = 0;
+	uint32_t n;
+
+	for (uint32_t l = leases->head; l; l = lease_at(mm, l)->engine_link.next)
+		for (n = lease_at(mm, l)->node; n && !node_at(mm, n)->marked;
+		     n = node_at(mm, n)->parent) {
+			node_at(mm, n)->marked = 1;
+			bytes += cached(mm, node_at(mm, n), devices);
+		}
+	for (uint32_t l = leases->head; l; l = lease_at(mm, l)->engine_link.next)
+		for (n = lease_at(mm, l)->node; n && node_at(mm, n)->marked;
+		     n = node_at(mm, n)->parent)
+			node_at(mm, n)->marked = 0;
+	return bytes;
+}
+
+/* One at a time: while one is dying, its pages are on their way. */
+void debt_kill(struct mm *mm, uint32_t tenant, uint32_t devices)
+{
+	uint32_t worst = NIL;
+	uint64_t most = 0;
+
+	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
+		uint64_t part;
+
+		if (engine_at(mm, e)->tenant != tenant)
+			continue;
+		if (engine_at(mm, e)->fenced)
+			return;
+		part = held(mm, e, devices) + leased(mm, e, devices);
+		if (part > most) {
+			most = part;
+			worst = e;
+		}
+	}
+	if (!worst)
+		return;
+	tenant_at(mm, tenant)->oom_kills++;
+	tenant_at(mm, tenant)->asks = 0;
+	mm->vmstat.oom_kills++;
+	engine_kill(mm, worst);
+}

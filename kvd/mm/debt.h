@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* debt - a tenant above its max whose time to answer is up: it is counted, and who is killed for it
+ *
+ * Model:      A tenant falls into debt once, when everything was tried (shrink.h) and its charge is
+ *             above max; it is out of it when its charge is within max again on every device.
+ *             An engine's part is what would not be there without it: pages it holds, and cached
+ *             pages its leases pin, in whoever's extents they lie; each once. With MM_OOM_KILL the
+ *             one with the largest part is fenced and killed; nobody who has no part in it.
+ * Invariants: in_debt only above max; a node is marked only while a part is added up.
+ * Cost:       a part O(leases and nodes they pin), before a kill only.
+ * See:        shrink.h, tests/unit/mm/reclaim_test.c
+ */
+#ifndef MM_DEBT_H
+#define MM_DEBT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "mm.h"
+
+/* Its engine with the largest part in what is on the devices, unless one is dying already. */
+void debt_kill(struct mm *, uint32_t tenant, uint32_t devices);
+
+#endif
