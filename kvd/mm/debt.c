@@ -3,6 +3,41 @@
 #include "core.h"
 #include "debt.h"
 
+void debt_begin(struct mm *mm, uint32_t tenant)
+{
+	struct tenant *t = tenant_at(mm, tenant);
+
+	if (!t->in_debt)
+		memcg_event(mm, tenant, MM_MEMCG_OOM);
+	t->in_debt = true;
+}
+
+static bool within_max(const struct mm *mm, const struct tenant *t)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (t->charge[d] > t->limit[d].max_bytes)
+			return false;
+	return true;
+}
+
+void debt_settle(struct mm *mm, uint32_t tenant)
+{
+	struct tenant *t = tenant_at(mm, tenant);
+
+	if (!t->in_debt || !within_max(mm, t))
+		return;
+	t->in_debt = false;
+	t->ask_ns = t->asks = 0;	/* who is above it again has the whole time again */
+	mm->shrink.kick = true;
+}
+
+void debt_check(const struct mm *mm, uint32_t tenant)
+{
+	const struct tenant *t = tenant_at(mm, tenant);
+
+	MM_ASSERT(!t->in_debt || !within_max(mm, t));
+}
+
 static uint64_t page_bytes(const struct mm *mm, uint32_t cache, uint32_t g, uint32_t devices)
 {
 	const struct cache *c = cache_at(mm, cache);

@@ -18,6 +18,9 @@
 
 #include "mm.h"
 
+void debt_begin(struct mm *, uint32_t tenant);		/* everything was tried */
+void debt_settle(struct mm *, uint32_t tenant);		/* its charge fell, its max rose */
+void debt_check(const struct mm *, uint32_t tenant);
 /* Its engine with the largest part in what is on the devices, unless one is dying already. */
 void debt_kill(struct mm *, uint32_t tenant, uint32_t devices);
 

@@ -292,9 +292,7 @@ static void past_deadline(struct mm *mm, uint32_t tenant, uint32_t *budget)
 	devices = over(mm, tenant, true, &bytes);
 	if (!devices)
 		return;
-	if (!t->in_debt)
-		memcg_event(mm, tenant, MM_MEMCG_OOM);
-	t->in_debt = true;
+	debt_begin(mm, tenant);
 	if (t->oom_action == MM_OOM_KILL && mm->cfg.answer_ns)
 		debt_kill(mm, tenant, devices);
 }
@@ -305,7 +303,6 @@ static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 	uint64_t bytes, hard;
 
 	if (!over(mm, tenant, false, &bytes)) {
-		t->in_debt = t->in_debt && over(mm, tenant, true, &hard);
 		if (!above_soft(mm, tenant))
 			t->ask_ns = t->asks = 0;
 		return;

@@ -444,6 +444,60 @@ static void nobody_without_a_part_is_killed(void **state)
 	mmt_fini(&t);
 }
 
+/* What is being emptied may yet stay: until it is back the debt goes on. */
+static void one_lowering_is_one_event(void **state)
+{
+	uint32_t b, mb, m3, e3;
+
+	(void)state;
+	start(16, 0, 0);
+	b = another(&mb);
+	e3 = another(&m3);
+	for (uint32_t i = 0; i < 4; i++) {
+		cached(i & 1 ? e3 : e1, c1, i * 200);
+		leased_by(b, i * 200);
+	}
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	settle();
+	for (uint32_t i = 0; i < 20; i++)
+		pass(ANSWER);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m3), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_int_equal(charge(1), 4);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
+	mmt_fini(&t);
+}
+
+/* Within a max that rose it is out of debt; the next lowering is another one. */
+static void second_lowering_is_another_event(void **state)
+{
+	uint64_t ids[4 * PAGES];
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 4 * PAGES, ids), 0);
+	for (uint32_t i = 1; i <= 2; i++) {
+		limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+		settle();
+		pass(ANSWER);
+		assert_int_equal(event(1, MM_MEMCG_OOM), i);
+		limit(1, 0, 0, 4, 4, MM_OOM_NONE);	/* and down again with no step between */
+	}
+	/* The same by giving back, however rarely it is looked at by then. */
+	limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+	for (uint32_t i = 0; i < 100; i++)
+		pass(10 * ANSWER);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 3);
+	assert_int_equal(mmt_free(&t, e1, ids, 2 * PAGES), 0);
+	settle();
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 4);
+	mmt_fini(&t);
+}
+
 /* ---- watermarks ---------------------------------------------------------------------------- */
 
 static void below_low_extents_are_given_back_up_to_high(void **state)
@@ -731,6 +785,8 @@ int main(void)
 		cmocka_unit_test(who_leases_is_killed_not_who_wrote),
 		cmocka_unit_test(shared_beginnings_count_once),
 		cmocka_unit_test(nobody_without_a_part_is_killed),
+		cmocka_unit_test(one_lowering_is_one_event),
+		cmocka_unit_test(second_lowering_is_another_event),
 		cmocka_unit_test(below_low_extents_are_given_back_up_to_high),
 		cmocka_unit_test(content_used_while_it_is_taken_stays),
 		cmocka_unit_test(background_steps_keep_to_the_budget),
