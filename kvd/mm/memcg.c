@@ -73,8 +73,11 @@ void memcg_uncharge(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t by
 
 void memcg_leave(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t bytes)
 {
-	mm->shrink.kick = mm->shrink.kick || tenant_at(mm, tenant)->ask_ns;
-	tenant_at(mm, tenant)->leaving[device] += bytes;
+	struct tenant *t = tenant_at(mm, tenant);
+
+	mm->shrink.kick = mm->shrink.kick || t->ask_ns ||
+			  t->charge[device] > t->limit[device].max_bytes;
+	t->leaving[device] += bytes;
 	mm->device[device].leaving_bytes += bytes;
 }
 

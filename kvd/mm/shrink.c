@@ -294,14 +294,16 @@ static void past_deadline(struct mm *mm, uint32_t tenant, uint32_t *budget)
 		return;
 	debt_begin(mm, tenant);
 	if (t->oom_action == MM_OOM_KILL && mm->cfg.answer_ns)
-		debt_kill(mm, tenant, devices);
+		debt_kill(mm, tenant, devices, false);
 }
 
 static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 {
 	struct tenant *t = tenant_at(mm, tenant);
-	uint64_t bytes, hard;
+	uint64_t bytes, hard, mapped = debt_mapped(mm, tenant);
 
+	if (mapped < mm->shrink.next_ns)
+		mm->shrink.next_ns = mapped;
 	if (!over(mm, tenant, false, &bytes)) {
 		if (!above_soft(mm, tenant))
 			t->ask_ns = t->asks = 0;

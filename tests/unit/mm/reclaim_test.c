@@ -498,6 +498,100 @@ static void second_lowering_is_another_event(void **state)
 	mmt_fini(&t);
 }
 
+/* ---- extents nobody unmaps ----------------------------------------------------------------- */
+
+/* Four cached extents, of which a member maps the first three. */
+static void mapped_by(uint32_t member)
+{
+	for (uint32_t i = 0; i < 4; i++)
+		cached(e1, c1, i * 200);
+	for (uint32_t ext = 1; ext <= 3; ext++)
+		assert_int_equal(mmt_map(&t, MM_IMPORT, member, ext, 0), 0);
+}
+
+static void extent_mapped_past_its_time_is_debt(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	mapped_by(m1);
+	limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_NONE);
+	settle();
+	assert_int_equal(charge(1), 1);
+	assert_int_equal(mmt_device_extents(&t, 0), 4);
+	pass(ANSWER - 1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
+	pass(1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
+	for (uint32_t i = 0; i < 50; i++)
+		pass(ANSWER);
+	for (uint32_t ext = 1; ext <= 2; ext++)
+		assert_int_equal(mmt_map(&t, MM_UNIMPORT, m1, ext, 0), 0);
+	pass(ANSWER);
+	assert_true(tenant_at(t.mm, 1)->in_debt);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
+	assert_int_equal(mmt_map(&t, MM_UNIMPORT, m1, 3, 0), 0);
+	assert_false(tenant_at(t.mm, 1)->in_debt);
+	assert_int_equal(mm_vmstat(t.mm)->oom_kills, 0);
+	mmt_fini(&t);
+}
+
+static void who_does_not_unmap_is_killed(void **state)
+{
+	uint32_t b, mb, d, md;
+
+	(void)state;
+	start(16, 0, 0);
+	b = another(&mb);
+	d = another(&md);
+	mapped_by(mb);
+	assert_int_equal(mmt_map(&t, MM_IMPORT, md, 1, 0), 0);
+	leased_by(e1, 600);		/* has most, and maps nothing */
+	limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER - 1);
+	assert_int_equal(t.nr_kill, 0);
+	pass(1);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(t.killed, b);
+	for (uint32_t i = 0; i < 5; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, mb), 0);
+	pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);		/* it maps one of them as well */
+	assert_int_equal(t.killed, d);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, md), 0);
+	for (uint32_t i = 0; i < 50; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);
+	assert_int_equal(mmt_device_extents(&t, 0), 1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
+	mmt_fini(&t);
+}
+
+static void nobody_pays_for_a_slow_device_or_below_max(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	mapped_by(m1);
+	limit(1, 0, 0, 1, 5, MM_OOM_KILL);	/* above high only */
+	for (uint32_t i = 0; i < 20; i++)
+		pass(ANSWER);
+	assert_int_equal(charge(1), 1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
+	for (uint32_t ext = 1; ext <= 3; ext++) {
+		t.hold = ext == 3;
+		assert_int_equal(mmt_map(&t, MM_UNIMPORT, m1, ext, 0), 0);
+	}
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	for (uint32_t i = 0; i < 20; i++)
+		mmt_tick(&t, t.now + ANSWER);
+	assert_int_equal(mmt_device_extents(&t, 0), 2);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
+	assert_int_equal(t.nr_kill, 0);
+	mmt_fini(&t);
+}
+
 /* ---- watermarks ---------------------------------------------------------------------------- */
 
 static void below_low_extents_are_given_back_up_to_high(void **state)
@@ -787,6 +881,9 @@ int main(void)
 		cmocka_unit_test(nobody_without_a_part_is_killed),
 		cmocka_unit_test(one_lowering_is_one_event),
 		cmocka_unit_test(second_lowering_is_another_event),
+		cmocka_unit_test(extent_mapped_past_its_time_is_debt),
+		cmocka_unit_test(who_does_not_unmap_is_killed),
+		cmocka_unit_test(nobody_pays_for_a_slow_device_or_below_max),
 		cmocka_unit_test(below_low_extents_are_given_back_up_to_high),
 		cmocka_unit_test(content_used_while_it_is_taken_stays),
 		cmocka_unit_test(background_steps_keep_to_the_budget),
