@@ -2,6 +2,7 @@
 #include "cache.h"
 #include "check.h"
 #include "core.h"
+#include "debt.h"
 #include "import.h"
 
 /* Walks a list of mm and compares its count; calls the body with i. */
@@ -344,6 +345,7 @@ static void check_tenant(const struct mm *mm, uint32_t tenant)
 			}
 	}
 	MM_ASSERT(refs + t->configured == t->nr_refs && t->nr_refs);
+	debt_check(mm, tenant);
 	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
 		const struct mm_limits *l = &t->limit[d];
 

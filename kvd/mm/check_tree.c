@@ -87,7 +87,7 @@ static void check_node(const struct mm *mm, uint32_t n)
 	if (no->nr_tokens < c->desc.page_tokens)
 		MM_ASSERT(!no->children);
 	MM_ASSERT(no->pins == own_leases(mm, n) + pinned);
-	MM_ASSERT(no->need == needing(mm, n));
+	MM_ASSERT(no->need == needing(mm, n) && !no->marked);
 	MM_ASSERT(!(no->dropped & ~c->window_mask));
 	MM_ASSERT(reachable(mm, n));
 	if (no->parent) {

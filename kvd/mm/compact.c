@@ -136,7 +136,7 @@ int compact_complete(struct mm *mm, uint64_t id, int result)
 	return 0;
 }
 
-static uint64_t rest_ns(const struct mm *mm)
+uint64_t compact_rest_ns(const struct mm *mm)
 {
 	return mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
 }
@@ -211,7 +211,7 @@ bool compact_drain(struct mm *mm, uint32_t ext, uint32_t flags)
 	x->drain_flags = (uint8_t)(flags & (DRAIN_EVICT | DRAIN_STICKY | DRAIN_LAST));
 	x->drain_seq = ++mm->compact.drain_seq;
 	x->drain_slot = 0;
-	x->drain_ns = mm->now_ns + rest_ns(mm);
+	x->drain_ns = mm->now_ns + compact_rest_ns(mm);
 	count_draining(mm, x, true);
 	slab_set_draining(mm, ext, true);
 	return true;
@@ -227,7 +227,7 @@ static void count_vain(struct mm *mm, const struct extent *x)
 		s->nr_vain = 0;
 	} else {
 		if (s->nr_vain >= VAIN)
-			s->vain_ns = mm->now_ns + (rest_ns(mm) << (s->nr_vain - VAIN));
+			s->vain_ns = mm->now_ns + (compact_rest_ns(mm) << (s->nr_vain - VAIN));
 		s->nr_vain += s->nr_vain < VAIN + MAX_FAILS;
 	}
 }
@@ -242,7 +242,7 @@ void compact_end(struct mm *mm, uint32_t ext)
 		count_vain(mm, x);
 	drain_list_del(mm, &mm->draining, ext);
 	count_draining(mm, x, false);
-	x->drain_ns = mm->now_ns + (rest_ns(mm) << x->drain_fails);
+	x->drain_ns = mm->now_ns + (compact_rest_ns(mm) << x->drain_fails);
 	x->drain_fails += x->drain_fails < MAX_FAILS;
 	mm->dirty = true;	/* who waits for it must look for something else */
 	/* It did not give back what was counted on, or it did. */
@@ -497,7 +497,7 @@ static void look_for_room(struct mm *mm, uint32_t *budget)
 		c->at = pool_next(mm, &mm->binds, c->at);
 		if (!c->at) {
 			c->want = c->fill = 0;
-			c->pack_ns = mm->now_ns + rest_ns(mm);
+			c->pack_ns = mm->now_ns + compact_rest_ns(mm);
 			return;
 		}
 		b = bind_at(mm, c->at);
@@ -577,13 +577,18 @@ static void look_for_idle(struct mm *mm, uint32_t *budget)
 
 void compact_tick(struct mm *mm, uint32_t *budget)
 {
-	uint32_t next;
+	uint32_t next, seq;
 
 	look_for_idle(mm, budget);
 	look_for_room(mm, budget);
 	for (uint32_t e = mm->draining.head; e; e = next) {
 		next = extent_at(mm, e)->drain_link.next;
+		seq = next ? extent_at(mm, next)->drain_seq : 0;
 		drain_step(mm, e, budget);
+		/* A node evicted there may have had its pages here. The rest is due at once. */
+		if (next && (!extent_at(mm, next)->draining ||
+			     extent_at(mm, next)->drain_seq != seq))
+			return;
 	}
 }
 

@@ -76,6 +76,7 @@ void compact_end(struct mm *, uint32_t ext);		/* it retires, or is let be */
 void compact_changed(struct mm *, uint32_t ext);	/* counts of a draining extent */
 void compact_seen(struct mm *, uint32_t engine_id);	/* it asked for something */
 void compact_tick(struct mm *, uint32_t *budget);
+uint64_t compact_rest_ns(const struct mm *);		/* what answers are waited for */
 uint64_t compact_next_deadline(const struct mm *);
 bool compact_next_effect(struct mm *, struct mm_effect *);
 bool compact_is_effect(uint64_t effect_id);

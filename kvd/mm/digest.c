@@ -69,6 +69,7 @@ static uint64_t add_tenant(const struct tenant *t, uint64_t h)
 {
 	h = add(add_fair(&t->fair, h), t->queue.start);
 	h = add_bytes(add(add(h, t->key), t->oom_action), t->limit, sizeof(t->limit));
+	h = add(add(h, t->ask_ns), (uint64_t)t->asks << 1 | t->in_debt);
 	return add_bytes(h, t->charge, sizeof(t->charge));
 }
 

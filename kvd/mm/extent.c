@@ -266,6 +266,7 @@ void extent_retire(struct mm *mm, uint32_t ext)
 	slab_trim_soon(mm, bind);
 	leave(mm, x);
 	x->state = EXTENT_RETIRING;
+	x->drain_ns = mm->now_ns + compact_rest_ns(mm);
 	retire_list_add_tail(mm, &mm->retiring, ext);
 	for (uint32_t m = pool_next(mm, &mm->members, 0); m && x->nr_imports;
 	     m = pool_next(mm, &mm->members, m))

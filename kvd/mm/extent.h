@@ -52,7 +52,7 @@ struct extent {
 	uint8_t drain_flags, drain_fails;
 	uint32_t drain_seq, drain_slot;	/* drain_slot: where looking goes on */
 	uint32_t nr_from;		/* moves on their way out of it */
-	uint64_t drain_ns;		/* draining: until when; else: not again before */
+	uint64_t drain_ns;		/* draining, RETIRING: until when; else: not before */
 	uint16_t charged;	/* shards */
 	uint16_t fx_todo, fx_busy, fx_ok, fx_retry;
 	int32_t fx_error;

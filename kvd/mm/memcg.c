@@ -3,6 +3,7 @@
 
 #include "cache.h"
 #include "core.h"
+#include "debt.h"
 #include "worth.h"
 
 uint32_t tenant_find(const struct mm *mm, uint32_t key)
@@ -67,12 +68,16 @@ void memcg_uncharge(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t by
 {
 	tenant_at(mm, tenant)->charge[device] -= bytes;
 	mm->device[device].extent_bytes -= bytes;
+	debt_settle(mm, tenant);
 }
 
 void memcg_leave(struct mm *mm, uint32_t tenant, uint32_t device, uint64_t bytes)
 {
-	mm->shrink.kick = mm->shrink.kick || tenant_at(mm, tenant)->ask_ns;
-	tenant_at(mm, tenant)->leaving[device] += bytes;
+	struct tenant *t = tenant_at(mm, tenant);
+
+	mm->shrink.kick = mm->shrink.kick || t->ask_ns ||
+			  t->charge[device] > t->limit[device].max_bytes;
+	t->leaving[device] += bytes;
 	mm->device[device].leaving_bytes += bytes;
 }
 
@@ -221,6 +226,7 @@ int memcg_op_set(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp
 	tenant_at(mm, tenant)->oom_action = rq->tenant.oom_action;
 	for (uint32_t d = from; d < to; d++)
 		tenant_at(mm, tenant)->limit[d] = rq->tenant.limits;
+	debt_settle(mm, tenant);
 	set_configured(mm, tenant);
 	tenant_put(mm, tenant);
 	mm->dirty = true;	/* somebody may have waited for a higher max */

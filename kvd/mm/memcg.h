@@ -38,7 +38,7 @@ struct tenant {
 	uint64_t marked[MM_MAX_DEVICES];	/* by a reclaim being planned, 0 between calls */
 	uint64_t ask_ns;			/* shrink.h: until when its engines may answer */
 	uint32_t asks;
-	bool in_debt;				/* everything was tried */
+	bool in_debt;				/* debt.h: everything was tried */
 	uint32_t oom_action;			/* enum mm_oom_action */
 	bool configured;
 	uint64_t events[MM_NR_MEMCG_EVENTS], oom_kills;

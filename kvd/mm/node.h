@@ -33,7 +33,8 @@ struct node {
 	uint32_t left, right, children;
 	uint32_t key : 24, ttl : 8;	/* ttl, reuse: hints, ms as policy_pack_ms has them */
 	uint32_t tokens;		/* first unit in the arena */
-	uint32_t pins;
+	uint32_t pins : 31;
+	uint32_t marked : 1;		/* debt.h: counted; 0 between calls */
 	uint32_t need : 25, hits : 5;	/* hits: used so often since its first use */
 	uint32_t appended : 1;		/* came behind a hit at least as long as what came */
 	uint32_t parked : 1;		/* perhaps a parked sequence needs it (park.h) */

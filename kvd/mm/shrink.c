@@ -2,6 +2,7 @@
 #include "cache.h"
 #include "compact.h"
 #include "core.h"
+#include "debt.h"
 #include "event.h"
 #include "policy.h"
 #include "shrink.h"
@@ -10,11 +11,6 @@
 #define WINDOW		32u	/* the cheapest of so many is taken */
 #define PRICE		8u	/* of a victim, in the budget; a look that finds none is free */
 #define MAX_ASKS	6u	/* the time between two asks doubles so often */
-
-static uint64_t rest_ns(const struct mm *mm)
-{
-	return mm->cfg.answer_ns ? mm->cfg.answer_ns : COMPACT_REST_NS;
-}
 
 static bool parked(const struct mm *mm, uint32_t f)
 {
@@ -221,7 +217,7 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 			mm->shrink.filling &= ~bit;
 		} else if (!take_any(mm, d, budget)) {
 			compact_fill(mm, bit);
-			look_again(mm, mm->now_ns + rest_ns(mm));
+			look_again(mm, mm->now_ns + compact_rest_ns(mm));
 			return;
 		} else if (!*budget) {	/* after something was found, lest looking never ends */
 			mm->shrink.kick = true;
@@ -324,64 +320,13 @@ static void ask(struct mm *mm, uint32_t tenant, uint64_t bytes)
 {
 	struct tenant *t = tenant_at(mm, tenant);
 
-	t->ask_ns = mm->now_ns + (rest_ns(mm) << (t->asks < MAX_ASKS ? t->asks : MAX_ASKS));
+	t->ask_ns = mm->now_ns + (compact_rest_ns(mm) << (t->asks < MAX_ASKS ? t->asks : MAX_ASKS));
 	t->asks++;
 	if (!mm->cfg.answer_ns)
 		return;
 	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e))
 		if (engine_at(mm, e)->tenant == tenant && !engine_at(mm, e)->fenced)
 			event_pressure(mm, e, bytes, mm->now_ns + mm->cfg.answer_ns);
-}
-
-static uint64_t slab_holding(const struct mm *mm, const struct bind *b, uint32_t g,
-			     uint32_t devices)
-{
-	const struct cache *c = cache_at(mm, b->cache);
-	uint64_t pages = (uint64_t)b->slab[g].nr[FRAME_HELD] + b->slab[g].nr_pinned, bytes = 0;
-
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		bytes += devices >> d & 1 ? pages * (c->need[g][d] >> c->order[g]) : 0;
-	return bytes;
-}
-
-/* Bytes of the devices that stay where they are because of an engine: pages it holds, and those in
- * its extents that are leased. */
-static uint64_t holding(const struct mm *mm, uint32_t engine, uint32_t devices)
-{
-	uint32_t b = engine_at(mm, engine)->binds.head;
-	uint64_t bytes = 0;
-
-	for (; b; b = bind_at(mm, b)->engine_link.next)
-		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
-			bytes += slab_holding(mm, bind_at(mm, b), g, devices);
-	return bytes;
-}
-
-/* One at a time: while one is dying, its pages are on their way. */
-static void kill_worst(struct mm *mm, uint32_t tenant, uint32_t devices)
-{
-	uint32_t worst = NIL;
-	uint64_t most = 0;
-
-	for (uint32_t e = pool_next(mm, &mm->engines, 0); e; e = pool_next(mm, &mm->engines, e)) {
-		uint64_t holds;
-
-		if (engine_at(mm, e)->tenant != tenant)
-			continue;
-		if (engine_at(mm, e)->fenced)
-			return;
-		holds = holding(mm, e, devices);
-		if (holds > most) {
-			most = holds;
-			worst = e;
-		}
-	}
-	if (!worst)
-		return;
-	tenant_at(mm, tenant)->oom_kills++;
-	tenant_at(mm, tenant)->asks = 0;
-	mm->vmstat.oom_kills++;
-	engine_kill(mm, worst);
 }
 
 static void past_deadline(struct mm *mm, uint32_t tenant, uint32_t *budget)
@@ -396,20 +341,19 @@ static void past_deadline(struct mm *mm, uint32_t tenant, uint32_t *budget)
 	devices = over(mm, tenant, true, &bytes);
 	if (!devices)
 		return;
-	if (!t->in_debt)
-		memcg_event(mm, tenant, MM_MEMCG_OOM);
-	t->in_debt = true;
+	debt_begin(mm, tenant);
 	if (t->oom_action == MM_OOM_KILL && mm->cfg.answer_ns)
-		kill_worst(mm, tenant, devices);
+		debt_kill(mm, tenant, devices, false);
 }
 
 static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 {
 	struct tenant *t = tenant_at(mm, tenant);
-	uint64_t bytes, hard;
+	uint64_t bytes, hard, mapped = debt_mapped(mm, tenant);
 
+	if (mapped < mm->shrink.next_ns)
+		mm->shrink.next_ns = mapped;
 	if (!over(mm, tenant, false, &bytes)) {
-		t->in_debt = t->in_debt && over(mm, tenant, true, &hard);
 		if (!above_soft(mm, tenant))
 			t->ask_ns = t->asks = 0;
 		return;
@@ -423,7 +367,7 @@ static void shrink_tenant(struct mm *mm, uint32_t tenant, uint32_t *budget)
 		if (over(mm, tenant, false, &bytes))
 			ask(mm, tenant, bytes);
 		else
-			t->ask_ns = mm->now_ns + rest_ns(mm);
+			t->ask_ns = mm->now_ns + compact_rest_ns(mm);
 	}
 	look_again(mm, t->ask_ns);
 }

@@ -8,8 +8,8 @@
  *               1. its cached-only extents, cheapest first, none that parked sequences need
  *               2. its engines are asked (pressure, answer_ns to answer), its slabs packed
  *               3. past that, above max: parked sequences
- *               4. what stays is debt: counted as oom, asked for again ever more rarely; with
- *                  MM_OOM_KILL the engine that holds most is fenced and killed, then 2 again
+ *               4. what stays is debt (debt.h): counted as oom, asked for again ever more rarely;
+ *                  with MM_OOM_KILL an engine is killed for it, then 2 again
  *             Protection: nobody is taken below min; below low only when nobody above has anything,
  *             not even extents that can be had by packing what is used there into the room of what
  *             is cached (DRAIN_ROOM), and none of those is under way.

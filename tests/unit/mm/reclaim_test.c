@@ -1,98 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Limits and watermarks at work: what is taken from whom, in which order, and what stays. */
-#include "mmt.h"
-
-#define ANSWER	1000000ull
-#define PAGES	8u		/* an extent */
-#define X	MMT_EXTENT
-
-static struct mmt t;
-static uint32_t e1, m1, c1, e2, m2, c2;
-
-/* Two tenants with an engine and a cache each, a pool of so many extents. */
-static void start(uint32_t extents, uint32_t low, uint32_t high)
-{
-	struct mm_config cfg = mmt_config();
-	struct mm_cache_desc d = mmt_desc(1);
-
-	cfg.answer_ns = ANSWER;
-	cfg.device[0].pool_bytes = extents * X;
-	cfg.device[0].wmark_low_bytes = low * X;
-	cfg.device[0].wmark_high_bytes = high * X;
-	mmt_init(&t, &cfg);
-	assert_int_equal(mmt_attach(&t, 1, &e1, &m1), 0);
-	assert_int_equal(mmt_attach(&t, 2, &e2, &m2), 0);
-	assert_int_equal(mmt_open(&t, e1, &d, &c1), 0);
-	assert_int_equal(mmt_open(&t, e2, &d, &c2), 0);
-}
-
-static void settle(void)
-{
-	for (uint32_t i = 0; i < 1000 && mm_next_deadline(t.mm) <= t.now; i++) {
-		mmt_tick(&t, t.now);
-		mmt_run(&t);
-	}
-	assert_true(mm_next_deadline(t.mm) > t.now);
-}
-
-static void pass(uint64_t ns)
-{
-	mmt_tick(&t, t.now + ns);
-	mmt_run(&t);
-	settle();
-}
-
-/* Limits of a tenant in extents; UINT32_MAX is none. */
-static void limit(uint32_t tenant, uint32_t min, uint32_t low, uint32_t high, uint32_t max,
-		  uint32_t oom_action)
-{
-	struct mm_limits l = { min * X, low * X, high == UINT32_MAX ? MM_NO_LIMIT : high * X,
-			       max == UINT32_MAX ? MM_NO_LIMIT : max * X };
-
-	assert_int_equal(mmt_limits(&t, tenant, MM_ALL_DEVICES, l, oom_action), 0);
-}
-
-static uint64_t charge(uint32_t tenant)
-{
-	struct mm_tenant_info info;
-
-	assert_int_equal(mm_tenant_info(t.mm, tenant, &info), 0);
-	return (info.device[0].charge_bytes - info.device[0].leaving_bytes) / X;
-}
-
-static uint64_t event(uint32_t tenant, enum mm_memcg_event which)
-{
-	struct mm_tenant_info info;
-
-	assert_int_equal(mm_tenant_info(t.mm, tenant, &info), 0);
-	return info.events[which];
-}
-
-/* One extent of cached pages, of nobody any more, with tokens from on. */
-static void cached(uint32_t e, uint32_t c, uint32_t from)
-{
-	assert_int_equal(mmt_unlease(&t, e, mmt_chain(&t, e, c, from, PAGES)), 0);
-}
-
-static uint32_t found(uint32_t e, uint32_t c, uint32_t from)
-{
-	uint32_t nr;
-
-	assert_int_equal(mmt_lookup(&t, e, c, 0, mmt_tokens(from), PAGES * MMT_PT), 0);
-	nr = t.rp.nr_pages;
-	if (nr)
-		assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
-	return nr;
-}
-
-static const struct mm_event *pressure(uint32_t member)
-{
-	mmt_simple(&t, MM_EVENTS, 0, member);
-	for (uint32_t i = 0; i < t.rp.nr_events; i++)
-		if (t.events[i].kind == MM_EVENT_PRESSURE)
-			return &t.events[i];
-	return NULL;
-}
+#include "limits_world.h"
 
 /* ---- max lowered while running ------------------------------------------------------------- */
 
@@ -353,6 +261,245 @@ static void who_answers_in_time_is_not_killed(void **state)
 	mmt_fini(&t);
 }
 
+/* An engine of tenant 1 that has the cache of the first one open. */
+static uint32_t another(uint32_t *m)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e, c;
+
+	assert_int_equal(mmt_attach(&t, 1, &e, m), 0);
+	assert_int_equal(mmt_open(&t, e, &d, &c), 0);
+	assert_int_equal(c, c1);
+	return e;
+}
+
+static uint32_t leased_by(uint32_t e, uint32_t from)
+{
+	assert_int_equal(mmt_lookup(&t, e, c1, 0, mmt_tokens(from), PAGES * MMT_PT), 0);
+	assert_int_equal(t.rp.nr_pages, PAGES);
+	return t.rp.lease;
+}
+
+/* What B leases is in the extents of others, who hold nothing and must not pay for it. */
+static void who_leases_is_killed_not_who_wrote(void **state)
+{
+	uint32_t who[4] = { 0 }, m[4], b, mb;
+
+	(void)state;
+	start(16, 0, 0);
+	who[0] = e1;
+	for (uint32_t i = 1; i < 4; i++)
+		who[i] = another(&m[i]);
+	b = another(&mb);
+	for (uint32_t i = 0; i < 4; i++) {
+		cached(who[i], c1, i * 200);
+		leased_by(b, i * 200);
+	}
+	assert_int_equal(charge(1), 4);
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(t.killed, b);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, mb), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_true(charge(1) <= 1);
+	assert_int_equal(t.nr_kill, 1);
+	mmt_fini(&t);
+}
+
+/* Many leases of one page are one page; held pages count beside leased ones. */
+static void shared_beginnings_count_once(void **state)
+{
+	uint32_t b, mb;
+
+	(void)state;
+	start(16, 0, 0);
+	b = another(&mb);
+	cached(e1, c1, 0);
+	for (uint32_t i = 0; i < 20; i++)
+		leased_by(b, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, PAGES + 1, NULL), 0);
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(t.killed, e1);
+	mmt_fini(&t);
+}
+
+/* Nobody holds or leases a thing there: a kill would give nothing back. */
+static void nobody_without_a_part_is_killed(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 2 * PAGES, NULL), 0);
+	another(&m2);
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.killed, e1);
+	assert_int_equal(mmt_simple(&t, MM_FENCE, e1, 0), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m1), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(charge(1), 0);
+	mmt_fini(&t);
+}
+
+/* What is being emptied may yet stay: until it is back the debt goes on. */
+static void one_lowering_is_one_event(void **state)
+{
+	uint32_t b, mb, m3, e3;
+
+	(void)state;
+	start(16, 0, 0);
+	b = another(&mb);
+	e3 = another(&m3);
+	for (uint32_t i = 0; i < 4; i++) {
+		cached(i & 1 ? e3 : e1, c1, i * 200);
+		leased_by(b, i * 200);
+	}
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	settle();
+	for (uint32_t i = 0; i < 20; i++)
+		pass(ANSWER);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m3), 0);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_int_equal(charge(1), 4);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
+	mmt_fini(&t);
+}
+
+/* Within a max that rose it is out of debt; the next lowering is another one. */
+static void second_lowering_is_another_event(void **state)
+{
+	uint64_t ids[4 * PAGES];
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 4 * PAGES, ids), 0);
+	for (uint32_t i = 1; i <= 2; i++) {
+		limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+		settle();
+		pass(ANSWER);
+		assert_int_equal(event(1, MM_MEMCG_OOM), i);
+		limit(1, 0, 0, 4, 4, MM_OOM_NONE);	/* and down again with no step between */
+	}
+	/* The same by giving back, however rarely it is looked at by then. */
+	limit(1, 0, 0, 2, 2, MM_OOM_NONE);
+	for (uint32_t i = 0; i < 100; i++)
+		pass(10 * ANSWER);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 3);
+	assert_int_equal(mmt_free(&t, e1, ids, 2 * PAGES), 0);
+	settle();
+	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 4);
+	mmt_fini(&t);
+}
+
+/* ---- extents nobody unmaps ----------------------------------------------------------------- */
+
+/* Four cached extents, of which a member maps the first three. */
+static void mapped_by(uint32_t member)
+{
+	for (uint32_t i = 0; i < 4; i++)
+		cached(e1, c1, i * 200);
+	for (uint32_t ext = 1; ext <= 3; ext++)
+		assert_int_equal(mmt_map(&t, MM_IMPORT, member, ext, 0), 0);
+}
+
+static void extent_mapped_past_its_time_is_debt(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	mapped_by(m1);
+	limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_NONE);
+	settle();
+	assert_int_equal(charge(1), 1);
+	assert_int_equal(mmt_device_extents(&t, 0), 4);
+	pass(ANSWER - 1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
+	pass(1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
+	for (uint32_t i = 0; i < 50; i++)
+		pass(ANSWER);
+	for (uint32_t ext = 1; ext <= 2; ext++)
+		assert_int_equal(mmt_map(&t, MM_UNIMPORT, m1, ext, 0), 0);
+	pass(ANSWER);
+	assert_true(tenant_at(t.mm, 1)->in_debt);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
+	assert_int_equal(mmt_map(&t, MM_UNIMPORT, m1, 3, 0), 0);
+	assert_false(tenant_at(t.mm, 1)->in_debt);
+	assert_int_equal(mm_vmstat(t.mm)->oom_kills, 0);
+	mmt_fini(&t);
+}
+
+static void who_does_not_unmap_is_killed(void **state)
+{
+	uint32_t b, mb, d, md;
+
+	(void)state;
+	start(16, 0, 0);
+	b = another(&mb);
+	d = another(&md);
+	mapped_by(mb);
+	assert_int_equal(mmt_map(&t, MM_IMPORT, md, 1, 0), 0);
+	leased_by(e1, 600);		/* has most, and maps nothing */
+	limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_KILL);
+	settle();
+	pass(ANSWER - 1);
+	assert_int_equal(t.nr_kill, 0);
+	pass(1);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(t.killed, b);
+	for (uint32_t i = 0; i < 5; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 1);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, mb), 0);
+	pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);		/* it maps one of them as well */
+	assert_int_equal(t.killed, d);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, md), 0);
+	for (uint32_t i = 0; i < 50; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);
+	assert_int_equal(mmt_device_extents(&t, 0), 1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
+	mmt_fini(&t);
+}
+
+static void nobody_pays_for_a_slow_device_or_below_max(void **state)
+{
+	(void)state;
+	start(16, 0, 0);
+	mapped_by(m1);
+	limit(1, 0, 0, 1, 5, MM_OOM_KILL);	/* above high only */
+	for (uint32_t i = 0; i < 20; i++)
+		pass(ANSWER);
+	assert_int_equal(charge(1), 1);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
+	for (uint32_t ext = 1; ext <= 3; ext++) {
+		t.hold = ext == 3;
+		assert_int_equal(mmt_map(&t, MM_UNIMPORT, m1, ext, 0), 0);
+	}
+	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
+	for (uint32_t i = 0; i < 20; i++)
+		mmt_tick(&t, t.now + ANSWER);
+	assert_int_equal(mmt_device_extents(&t, 0), 2);
+	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
+	assert_int_equal(t.nr_kill, 0);
+	mmt_fini(&t);
+}
+
 /* ---- watermarks ---------------------------------------------------------------------------- */
 
 static void below_low_extents_are_given_back_up_to_high(void **state)
@@ -522,338 +669,6 @@ static void max_is_met_with_what_the_tenant_has(void **state)
 	mmt_fini(&t);
 }
 
-/* ---- held, leased and cached pages in every extent ----------------------------------------- */
-
-#define MIXED	6u
-
-static struct {
-	uint32_t nr, ext[MIXED], lease[MIXED];
-	uint32_t nr_held;
-	uint64_t held[MIXED * PAGES];
-} mixed;
-
-/* One more full extent: pages of two chains, the first one leased, and held ones. */
-static void mix(uint32_t e, uint32_t c, uint32_t leased, uint32_t held)
-{
-	uint32_t from = mixed.nr * 300, cold = PAGES - leased - held;
-	uint64_t ids[PAGES];
-
-	assert_int_equal(mmt_alloc(&t, e, c, 0, PAGES, ids), 0);
-	mixed.ext[mixed.nr] = mm_page_extent(ids[0]);
-	assert_int_equal(mm_page_extent(ids[PAGES - 1]), mixed.ext[mixed.nr]);
-	assert_int_equal(mmt_commit(&t, e, c, 0, mmt_tokens(from), leased * MMT_PT, ids), 0);
-	mixed.lease[mixed.nr++] = t.rp.lease;
-	if (cold) {
-		assert_int_equal(mmt_commit(&t, e, c, 0, mmt_tokens(from + 150), cold * MMT_PT,
-					    ids + leased), 0);
-		assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
-	}
-	memcpy(mixed.held + mixed.nr_held, ids + leased + cold, held * sizeof(*ids));
-	mixed.nr_held += held;
-}
-
-static void start_mixed(uint32_t extents, uint32_t low, uint32_t high)
-{
-	memset(&mixed, 0, sizeof(mixed));
-	start(extents, low, high);
-}
-
-static const struct mm_event *vacate_event(uint32_t member)
-{
-	mmt_simple(&t, MM_EVENTS, 0, member);
-	for (uint32_t i = 0; i < t.rp.nr_events; i++)
-		if (t.events[i].kind == MM_EVENT_VACATE)
-			return &t.events[i];
-	return NULL;
-}
-
-/* As libkv does, and its sequences end soon. Pages that moved. */
-static uint32_t vacate(uint32_t e, uint32_t m, uint32_t c)
-{
-	const struct mm_event *ev;
-	uint32_t moved = 0;
-
-	while ((ev = vacate_event(m))) {
-		uint32_t ext = ev->extent;
-
-		for (uint32_t i = 0; i < mixed.nr_held; i++) {
-			uint64_t old = mixed.held[i];
-
-			if (mm_page_extent(old) != ext)
-				continue;
-			assert_int_equal(mmt_alloc(&t, e, c, 0, 1, &mixed.held[i]), 0);
-			assert_true(mm_page_extent(mixed.held[i]) != ext);
-			assert_int_equal(mmt_free(&t, e, &old, 1), 0);
-			moved++;
-		}
-		for (uint32_t i = 0; i < mixed.nr; i++)
-			if (mixed.ext[i] == ext && mixed.lease[i]) {
-				assert_int_equal(mmt_unlease(&t, e, mixed.lease[i]), 0);
-				mixed.lease[i] = 0;
-			}
-		settle();
-	}
-	return moved;
-}
-
-static void mixed_extents_shrink_to_a_lowered_max(void **state)
-{
-	(void)state;
-	start_mixed(16, 0, 0);
-	for (uint32_t i = 0; i < 4; i++)
-		mix(e1, c1, 2, 1);
-	limit(1, 0, 0, 2, 2, MM_OOM_KILL);
-	settle();
-	assert_int_equal(charge(1), 4);
-	assert_int_equal(vacate(e1, m1, c1), 2);
-	assert_int_equal(charge(1), 2);
-	for (uint32_t i = 0; i < 8; i++)
-		pass(10 * ANSWER);
-	assert_int_equal(t.nr_kill, 0);
-	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
-	assert_int_equal(mm_vmstat(t.mm)->vacate_fail, 0);
-	assert_null(pressure(m1));
-	assert_int_equal(mmt_free(&t, e1, mixed.held, 4), 0);	/* all its own still */
-	mmt_fini(&t);
-}
-
-static void least_used_mixed_extent_goes_first(void **state)
-{
-	const struct mm_event *ev;
-
-	(void)state;
-	start_mixed(16, 0, 0);
-	mix(e1, c1, 1, 3);
-	mix(e1, c1, 1, 2);
-	mix(e1, c1, 1, 1);
-	mix(e1, c1, 2, 1);
-	limit(1, 0, 0, 3, 3, MM_OOM_NONE);
-	settle();
-	assert_int_equal(mm_vmstat(t.mm)->vacates, 1);
-	ev = vacate_event(m1);
-	assert_non_null(ev);
-	assert_int_equal(ev->extent, mixed.ext[2]);
-	assert_int_equal(vacate(e1, m1, c1), 1);
-	assert_int_equal(charge(1), 3);
-	mmt_fini(&t);
-}
-
-/* Nothing is begun that what is used would find no room for. */
-static void extents_in_full_use_stay(void **state)
-{
-	(void)state;
-	start_mixed(16, 0, 0);
-	mix(e1, c1, 1, 7);
-	mix(e1, c1, 1, 7);
-	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
-	settle();
-	for (uint32_t i = 0; i < 4; i++)
-		pass(100 * ANSWER);
-	assert_int_equal(mm_vmstat(t.mm)->vacates, 0);
-	assert_int_equal(charge(1), 2);
-	mmt_fini(&t);
-}
-
-static void room_of_parked_pages_is_taken_past_the_deadline(void **state)
-{
-	(void)state;
-	start_mixed(16, 0, 0);
-	mix(e1, c1, 4, 2);
-	mix(e1, c1, 4, 2);
-	assert_int_equal(mmt_park(&t, MM_PARK, e1, mixed.lease[0], 0, 0), 0);
-	mixed.lease[0] = 0;
-	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
-	settle();
-	pass(ANSWER - 1);
-	assert_int_equal(mm_vmstat(t.mm)->vacates, 0);
-	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 0);
-	pass(1);
-	assert_int_equal(mm_vmstat(t.mm)->vacates, 1);
-	assert_int_equal(vacate(e1, m1, c1), 2);
-	assert_int_equal(charge(1), 1);
-	assert_int_equal(t.nr_kill, 0);
-	mmt_fini(&t);
-}
-
-static void vacating_in_vain_becomes_rarer(void **state)
-{
-	uint64_t early;
-
-	(void)state;
-	start_mixed(16, 0, 0);
-	mix(e1, c1, 1, 1);
-	mix(e1, c1, 1, 1);
-	limit(1, 0, 0, 1, 1, MM_OOM_NONE);
-	for (uint32_t i = 0; i < 16; i++)
-		pass(ANSWER);
-	early = mm_vmstat(t.mm)->vacates;
-	assert_true(early >= 4 && early <= 10);
-	for (uint32_t i = 0; i < 128; i++)
-		pass(ANSWER);
-	assert_true(mm_vmstat(t.mm)->vacates <= early + 8);
-	assert_int_equal(mm_vmstat(t.mm)->vacate_fail, mm_vmstat(t.mm)->vacates);
-	assert_int_equal(charge(1), 2);
-	mmt_fini(&t);
-}
-
-static void nobody_is_killed_before_vacating_was_tried(void **state)
-{
-	(void)state;
-	start_mixed(16, 0, 0);
-	mix(e1, c1, 1, 1);
-	mix(e1, c1, 1, 1);
-	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
-	settle();
-	pass(ANSWER - 1);
-	assert_int_equal(t.nr_kill, 0);
-	assert_int_equal(mm_vmstat(t.mm)->vacates, 1);
-	/* The first has failed; the second has as long. */
-	pass(1);
-	assert_int_equal(mm_vmstat(t.mm)->vacate_fail, 1);
-	assert_int_equal(mm_vmstat(t.mm)->vacates, 2);
-	pass(ANSWER - 1);
-	assert_int_equal(t.nr_kill, 0);
-	for (uint32_t i = 0; i < 64 && !t.nr_kill; i++)
-		pass(ANSWER);
-	assert_int_equal(t.killed, e1);
-	assert_true(mm_vmstat(t.mm)->vacate_fail >= 2);
-	mmt_fini(&t);
-}
-
-/* ---- protection before mixed extents ------------------------------------------------------- */
-
-static void below_low_nothing_is_taken_that_mixed_extents_can_give(void **state)
-{
-	(void)state;
-	start_mixed(9, 2, 3);
-	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
-	for (uint32_t i = 0; i < 3; i++)
-		cached(e1, c1, i * 200);	/* the coldest */
-	for (uint32_t i = 0; i < 5; i++)
-		mix(e2, c2, 1, 1);
-	settle();
-	assert_int_equal(charge(1), 3);
-	assert_int_equal(vacate(e2, m2, c2), 2);
-	settle();
-	assert_int_equal(charge(1), 3);
-	assert_int_equal(charge(2), 3);
-	assert_int_equal(event(1, MM_MEMCG_LOW), 0);
-	mmt_fini(&t);
-}
-
-static void below_low_is_taken_when_nobody_answers(void **state)
-{
-	(void)state;
-	start_mixed(8, 2, 3);
-	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
-	for (uint32_t i = 0; i < 3; i++)
-		cached(e1, c1, i * 200);
-	for (uint32_t i = 0; i < 4; i++)
-		mix(e2, c2, 1, 1);
-	settle();
-	pass(ANSWER - 1);
-	assert_int_equal(charge(1), 3);
-	for (uint32_t i = 0; i < 16; i++)
-		pass(ANSWER);
-	assert_int_equal(charge(1), 1);
-	assert_int_equal(charge(2), 4);
-	assert_int_equal(event(1, MM_MEMCG_LOW), 2);
-	mmt_fini(&t);
-}
-
-/* They are both below their low: neither is packed for the other's sake. */
-static void mixed_extents_below_low_are_protected_too(void **state)
-{
-	(void)state;
-	start_mixed(8, 2, 3);
-	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
-	limit(2, 0, 4, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
-	for (uint32_t i = 0; i < 3; i++)
-		cached(e1, c1, i * 200);
-	for (uint32_t i = 0; i < 4; i++)
-		mix(e2, c2, 1, 1);
-	settle();
-	assert_int_equal(mm_vmstat(t.mm)->vacates, 0);
-	assert_int_equal(charge(1), 1);
-	assert_int_equal(charge(2), 4);
-	mmt_fini(&t);
-}
-
-static void third_engine(uint32_t *e3, uint32_t *c3)
-{
-	struct mm_cache_desc d = mmt_desc(1);
-	uint32_t m3;
-
-	assert_int_equal(mmt_attach(&t, 3, e3, &m3), 0);
-	assert_int_equal(mmt_open(&t, *e3, &d, c3), 0);
-}
-
-static void waiting_allocation_spares_who_is_below_low(void **state)
-{
-	uint32_t e3, c3;
-
-	(void)state;
-	start_mixed(7, 0, 0);
-	third_engine(&e3, &c3);
-	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
-	for (uint32_t i = 0; i < 3; i++)
-		cached(e1, c1, i * 200);
-	for (uint32_t i = 0; i < 4; i++)
-		mix(e2, c2, 1, 1);
-	/* Who cannot wait is refused, yet the room is on its way. */
-	assert_int_equal(mmt_alloc(&t, e3, c3, 0, PAGES, NULL), -ENOMEM);
-	assert_int_equal(charge(1), 3);
-	assert_non_null(vacate_event(m2));
-	assert_int_equal(mmt_alloc_until(&t, e3, c3, 0, PAGES, t.now + 10 * ANSWER), MMT_LATER);
-	assert_int_equal(vacate(e2, m2, c2), 1);
-	settle();
-	assert_int_equal(t.late.result, 0);
-	assert_int_equal(t.late.nr_pages, PAGES);
-	assert_int_equal(charge(1), 3);
-	assert_int_equal(charge(2), 3);
-	assert_int_equal(event(1, MM_MEMCG_LOW), 0);
-	mmt_fini(&t);
-}
-
-static void waiting_allocation_takes_below_low_when_nobody_answers(void **state)
-{
-	uint32_t e3, c3;
-
-	(void)state;
-	start_mixed(7, 0, 0);
-	third_engine(&e3, &c3);
-	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
-	for (uint32_t i = 0; i < 3; i++)
-		cached(e1, c1, i * 200);
-	for (uint32_t i = 0; i < 4; i++)
-		mix(e2, c2, 1, 1);
-	assert_int_equal(mmt_alloc_until(&t, e3, c3, 0, PAGES, t.now + 100 * ANSWER), MMT_LATER);
-	pass(ANSWER - 1);
-	assert_int_equal(t.nr_late, 0);
-	for (uint32_t i = 0; i < 16 && !t.nr_late; i++)
-		pass(ANSWER);
-	assert_int_equal(t.nr_late, 1);
-	assert_int_equal(t.late.result, 0);
-	assert_int_equal(charge(1), 2);
-	assert_int_equal(event(1, MM_MEMCG_LOW), 1);
-	mmt_fini(&t);
-}
-
-/* Without any protection as well: cached pages are no reason to refuse. */
-static void waiting_allocation_gets_the_room_of_cached_pages_in_mixed_extents(void **state)
-{
-	(void)state;
-	start_mixed(4, 0, 0);
-	for (uint32_t i = 0; i < 4; i++)
-		mix(e1, c1, 1, 1);
-	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + 10 * ANSWER), MMT_LATER);
-	assert_int_equal(vacate(e1, m1, c1), 1);
-	settle();
-	assert_int_equal(t.late.result, 0);
-	assert_int_equal(charge(1), 3);
-	mmt_fini(&t);
-}
-
 /* ---- found by the simulator ---------------------------------------------------------------- */
 
 /* Looking for what the first does not have must not use up the second's turn. */
@@ -922,6 +737,40 @@ static void waiting_engine_above_high_keeps_its_extents(void **state)
 	mmt_fini(&t);
 }
 
+/* Evicting a node empties extents of other groups, which are being emptied as well. */
+static void extents_of_all_groups_are_emptied_together(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(3);
+	uint64_t ids[2 * PAGES];
+	uint32_t c;
+
+	(void)state;
+	d.nr_groups = 2;
+	d.group[1] = (struct mm_group_desc){ MM_GROUP_WINDOW, 2 * MMT_PT, 0 };
+	d.shard[0].page_bytes[1] = MMT_PAGE;
+	for (uint32_t budget = 1; budget < 3 * PAGES; budget++) {
+		start(16, 0, 0);
+		assert_int_equal(mmt_open(&t, e1, &d, &c), 0);
+		for (uint32_t i = 0; i < 3; i++) {
+			assert_int_equal(mmt_alloc(&t, e1, c, 0, PAGES, ids), 0);
+			assert_int_equal(mmt_alloc(&t, e1, c, 1, PAGES, ids + PAGES), 0);
+			assert_int_equal(mmt_commit_keys(&t, e1, c, 0, 0, mmt_tokens(i * 200),
+							 PAGES * MMT_PT, ids, PAGES, NULL, 0), 0);
+			assert_int_equal(mmt_unlease(&t, e1, t.rp.lease), 0);
+		}
+		assert_int_equal(charge(1), 6);
+		limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_NONE);
+		for (uint32_t i = 0; i < 500 && mm_next_deadline(t.mm) <= t.now; i++) {
+			mm_tick(t.mm, t.now, budget);
+			mm_check(t.mm);
+			mmt_run(&t);
+		}
+		assert_true(mm_next_deadline(t.mm) > t.now);
+		assert_true(charge(1) <= 1);
+		mmt_fini(&t);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -935,6 +784,14 @@ int main(void)
 		cmocka_unit_test(raised_max_wakes_who_waits),
 		cmocka_unit_test(worst_debtor_is_killed_one_at_a_time),
 		cmocka_unit_test(who_answers_in_time_is_not_killed),
+		cmocka_unit_test(who_leases_is_killed_not_who_wrote),
+		cmocka_unit_test(shared_beginnings_count_once),
+		cmocka_unit_test(nobody_without_a_part_is_killed),
+		cmocka_unit_test(one_lowering_is_one_event),
+		cmocka_unit_test(second_lowering_is_another_event),
+		cmocka_unit_test(extent_mapped_past_its_time_is_debt),
+		cmocka_unit_test(who_does_not_unmap_is_killed),
+		cmocka_unit_test(nobody_pays_for_a_slow_device_or_below_max),
 		cmocka_unit_test(below_low_extents_are_given_back_up_to_high),
 		cmocka_unit_test(content_used_while_it_is_taken_stays),
 		cmocka_unit_test(background_steps_keep_to_the_budget),
@@ -946,18 +803,7 @@ int main(void)
 		cmocka_unit_test(tenant_with_nothing_to_take_does_not_starve_another),
 		cmocka_unit_test(slab_keeps_what_it_was_promised),
 		cmocka_unit_test(waiting_engine_above_high_keeps_its_extents),
-		cmocka_unit_test(mixed_extents_shrink_to_a_lowered_max),
-		cmocka_unit_test(least_used_mixed_extent_goes_first),
-		cmocka_unit_test(extents_in_full_use_stay),
-		cmocka_unit_test(room_of_parked_pages_is_taken_past_the_deadline),
-		cmocka_unit_test(vacating_in_vain_becomes_rarer),
-		cmocka_unit_test(nobody_is_killed_before_vacating_was_tried),
-		cmocka_unit_test(below_low_nothing_is_taken_that_mixed_extents_can_give),
-		cmocka_unit_test(below_low_is_taken_when_nobody_answers),
-		cmocka_unit_test(mixed_extents_below_low_are_protected_too),
-		cmocka_unit_test(waiting_allocation_spares_who_is_below_low),
-		cmocka_unit_test(waiting_allocation_takes_below_low_when_nobody_answers),
-		cmocka_unit_test(waiting_allocation_gets_the_room_of_cached_pages_in_mixed_extents),
+		cmocka_unit_test(extents_of_all_groups_are_emptied_together),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
