@@ -24,6 +24,7 @@ enum emit_kind {
 	EMIT_FLOAT,	/* three significant decimals */
 	EMIT_BOOL,
 	EMIT_LIMIT,	/* bytes; UINT64_MAX: none, JSON null */
+	EMIT_ONCE,	/* a count; UINT64_MAX: nothing, as it stands in a row above; JSON null */
 };
 
 struct emit_col {
