@@ -231,6 +231,12 @@ void emit_record(struct emit *e, const char *name, const struct emit_col *cols,
 		       emit_format(buf, cols[c].kind, row[c]));
 }
 
+void emit_null(struct emit *e, const char *name)
+{
+	if (e->root)
+		add(e, name, must(json_null()));
+}
+
 void emit_note(struct emit *e, const char *fmt, ...)
 {
 	va_list ap;
