@@ -76,7 +76,7 @@ struct kv_admin_status {
 };
 
 struct kv_admin_meminfo {
-	char name[KV_NAME_BYTES];	/* "host", "cuda:0" */
+	char name[KV_NAME_BYTES];	/* "host"; of several "host:0", "host:1" */
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, reserved;

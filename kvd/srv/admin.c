@@ -106,8 +106,7 @@ static bool next_meminfo(struct admin *a, uint32_t *cursor, void *record)
 		.frame_free_bytes = in.frame_free_bytes, .nr_extents = in.nr_extents,
 		.promised_bytes = in.promised_bytes,
 	};
-	snprintf(out->name, sizeof(out->name), "%.*s", (int)strcspn(c->device[device].spec, ":"),
-		 c->device[device].spec);
+	control_device_name(c, device, out->name, sizeof(out->name));
 	return true;
 }
 

@@ -353,6 +353,17 @@ int control_load(struct control *c, const char *path, char *err, size_t err_len)
 	return 0;
 }
 
+void control_device_name(const struct control *c, uint32_t device, char *buf, size_t len)
+{
+	const char *spec = c->device[device].spec;
+	int n = (int)strcspn(spec, ":");
+
+	if (c->nr_devices > 1)
+		snprintf(buf, len, "%.*s:%u", n, spec, device);
+	else
+		snprintf(buf, len, "%.*s", n, spec);
+}
+
 int control_check(const struct control *c, char *err, size_t err_len)
 {
 	if (!c->nr_devices) {

@@ -43,6 +43,8 @@ verdict "with the time that was waited" [ "$(total pressure some_total_ns)" -ge 
 slow=$(jobs -p %2)
 kill "$slow"
 wait "$slow" 2>/dev/null
+gone_holder() { ctl oom --last 1 | grep -qE '^[0-9]+ +- +- +uid-'; }
+verdict "a holder that is gone has neither name nor PID" wait_for 60 gone_holder
 me=uid-$(id -u)
 nobody_left() { [ "$(ctl engines | wc -l)" = 1 ]; }
 verdict "the slow engine is gone" wait_for 60 nobody_left

@@ -105,6 +105,12 @@ start_kvd --device host:16M --device host:16M
 ctl tenant set uid-4242 max=4M >/dev/null
 ctl tenant list >"$dir/out"
 verdict "two devices are two rows" [ "$(grep -c '^uid-4242' "$dir/out")" = 2 ]
+verdict "meminfo tells the devices apart" \
+	[ "$(ctl meminfo | awk 'NR > 1 {print $1}' | paste -sd' ')" = "host:0 host:1" ]
+verdict "a check says what it found" eval "ctl check | grep -q '^All invariants hold'"
+for tool in kvctl kvgen kvbench kvreplay; do
+	verdict "$tool has a version" eval "'$build/$tool' --version | grep -q '^$tool [0-9]'"
+done
 verdict "events stand in the first" [ "$(awk '/^uid-4242/ {printf "%d ", NF}' "$dir/out")" = "20 13 " ]
 ctl tenant list --json >"$dir/json"
 verdict "in JSON with the tenant" python3 -c '

@@ -60,6 +60,7 @@ static const char doc[] =
 	"  kvreplay --trace conversation.jsonl --capacity 640G --engines 4 --private\n"
 	"  kvreplay --trace code.csv --capacity 40 --decode-rate 20 --wait 5\n";
 
+__attribute__((visibility("default"))) /* libc looks for it */
 const char *argp_program_version = "kvreplay " KV_VERSION;
 
 static double number(struct argp_state *state, const char *name, const char *arg, double lo,
