@@ -40,9 +40,9 @@ ctl pressure >"$dir/out"
 verdict "pressure is a table" [ "$(awk '{print $1}' "$dir/out" | head -n 2 | paste -sd' ')" = "TENANT (all)" ]
 verdict "with the time that was waited" [ "$(total pressure some_total_ns)" -ge 40000000 ]
 
-slow=$(jobs -p %2)
-kill "$slow"
-wait "$slow" 2>/dev/null
+ctl engines --json >"$dir/engines"
+kill "$(field pid "$dir/engines")"	# the program itself, not the shell around it
+
 gone_holder() { ctl oom --last 1 | grep -qE '^[0-9]+ +- +- +uid-'; }
 verdict "a holder that is gone has neither name nor PID" wait_for 60 gone_holder
 me=uid-$(id -u)
