@@ -36,7 +36,7 @@ LDBASE := $(LDFLAGS) -pthread $(if $(SAN),-fsanitize=$(SAN)) $(if $(COV),--cover
 
 all: $(BUILD)/kvd $(BUILD)/kvctl $(BUILD)/kvgen $(BUILD)/kvbench \
      $(BUILD)/kvreplay \
-     $(BUILD)/libkv.so $(BUILD)/libkv.a $(BUILD)/libkv.pc
+     $(BUILD)/libkv.so $(BUILD)/libkv.a
 .PHONY: all
 
 # ---- modules: name, sources, who it may include -----------------------------------------------
@@ -117,10 +117,6 @@ $(BUILD)/libkv.a: $(LIBKV_OBJS)
 	$(Q)objcopy --localize-hidden $(BUILD)/obj/libkv-all.o
 	$(Q)rm -f $@ && ar rcs $@ $(BUILD)/obj/libkv-all.o
 
-$(BUILD)/libkv.pc: libkv/libkv.pc.in Makefile
-	@mkdir -p $(@D)
-	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
-
 TOOL_LINK = $(Q)$(CC) $(LDBASE) -o $@ $(filter %.o %.a,$^) -L$(BUILD) -lkv -ljansson -lmd -lm \
 	-Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
 
@@ -149,7 +145,9 @@ install: all
 	install -m 755 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libkv.so
 	install -m 644 $(BUILD)/libkv.a $(DESTDIR)$(LIBDIR)/
-	install -m 644 $(BUILD)/libkv.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
+		libkv/libkv.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/libkv.pc
+	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/libkv.pc
 	install -m 644 libkv/include/kv/*.h $(DESTDIR)$(PREFIX)/include/kv/
 	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 docs/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/

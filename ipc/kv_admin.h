@@ -39,12 +39,13 @@ struct kv_admin_request {
 	uint32_t magic, version, cmd, reserved;
 };
 
-/* Bits of kv_admin_tenant_set.mask: what is to be changed, all or none of it. */
-#define KV_TENANT_MIN	1u
-#define KV_TENANT_LOW	2u
-#define KV_TENANT_HIGH	4u
-#define KV_TENANT_MAX	8u
-#define KV_TENANT_OOM	16u
+/* Bits of kv_admin_tenant_set.mask: what is to be changed, all or none of it. No enum kv_reason has
+ * such a name. */
+#define KV_TENANT_SET_MIN	1u
+#define KV_TENANT_SET_LOW	2u
+#define KV_TENANT_SET_HIGH	4u
+#define KV_TENANT_SET_MAX	8u
+#define KV_TENANT_SET_OOM	16u
 
 #define KV_ALL_DEVICES	UINT32_MAX
 #define KV_NO_LIMIT	UINT64_MAX	/* high, max; min and low: 0 */
@@ -75,7 +76,7 @@ struct kv_admin_status {
 };
 
 struct kv_admin_meminfo {
-	char name[KV_NAME_BYTES];	/* "host", "cuda:0" */
+	char name[KV_NAME_BYTES];	/* "host"; of several "host:0", "host:1" */
 	uint64_t pool_bytes, extent_bytes, reserved_bytes, free_bytes;
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, frame_free_bytes;
 	uint32_t nr_extents, reserved;
@@ -108,6 +109,9 @@ struct kv_admin_tenant_device {
 	uint64_t held_bytes, cached_bytes, leased_bytes, quarantined_bytes, free_bytes;
 };
 
+/* Bucket b: 2^(b-1) to 2^b - 1; 0 for 0; the last for all above. */
+#define KV_LOG2_BUCKETS	34u
+
 struct kv_admin_tenant {
 	char name[KV_NAME_BYTES];
 	uint32_t key, nr_engines, nr_caches, nr_devices;
@@ -115,6 +119,9 @@ struct kv_admin_tenant {
 	uint64_t low_events, high_events, max_events, oom_events, oom_kills;
 	uint64_t lookup_tokens, hit_tokens;
 	struct kv_admin_tenant_device device[8];
+	/* As in kvd/mm/workingset.h: distance in evictions, gap in ms of 2^20 ns. */
+	uint64_t evictions, refaults;
+	uint64_t refault_distance[KV_LOG2_BUCKETS], reuse_gap_ms[KV_LOG2_BUCKETS];
 };
 
 /* Shares of time in 1/10000 over the last 10, 60 and 300 s: some allocation waited for memory;

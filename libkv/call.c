@@ -186,10 +186,10 @@ static int refused_full(const struct call *c, const char *what)
 			       "%s: kvd pool is full: %s, none came in %u ms; end an engine, "
 			       "raise --device host:SIZE, or wait longer (kv_options.wait_ms)",
 			       what, bytes, c->kv->wait_ms);
-	return err_set(e->res,
-		       "%s: kvd pool is full: %s; end an engine, raise --device host:SIZE, or "
-		       "wait (kv_options.wait_ms)",
-		       what, bytes);
+	return err_set(e->res, "%s: kvd pool is full: %s; end an engine%s", what, bytes,
+		       e->reason == KV_TIMED_OUT ?
+		       ", raise --device host:SIZE, or wait (kv_options.wait_ms)" :
+		       " or raise --device host:SIZE");
 }
 
 static int refused_other(const struct call *c, const char *what)

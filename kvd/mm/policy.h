@@ -7,7 +7,7 @@
  *             unpinning puts a chain at its hot end, tail before head; adopted and re-homed nodes
  *             go to the cold end. Which queue, and which of a few candidates goes, is the policy's:
  *
- *               queues 0..8   classes by past use (policy_class); lru has class 0 only
+ *               queues 0..8   classes by past use (policy_ops.class); lru has class 0 only
  *                      9,10   nodes an engine gave low, high priority
  *                      11     nodes with an expected reuse
  *                      12..19 nodes with a time to live, one queue for each factor of 16

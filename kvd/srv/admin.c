@@ -12,6 +12,7 @@
 #include "srv/pressure.h"
 
 #define RETRY_NS	100000000ull
+#define UNSEEN		0x80000000u	/* a tenant's cursor: | the section, instead of mm's id */
 
 struct conn {
 	struct admin *admin;
@@ -105,8 +106,7 @@ static bool next_meminfo(struct admin *a, uint32_t *cursor, void *record)
 		.frame_free_bytes = in.frame_free_bytes, .nr_extents = in.nr_extents,
 		.promised_bytes = in.promised_bytes,
 	};
-	snprintf(out->name, sizeof(out->name), "%.*s", (int)strcspn(c->device[device].spec, ":"),
-		 c->device[device].spec);
+	control_device_name(c, device, out->name, sizeof(out->name));
 	return true;
 }
 
@@ -157,6 +157,19 @@ static bool next_cache(struct admin *a, uint32_t *cursor, void *record)
 	return true;
 }
 
+static void fill_workingset(struct admin *a, struct kv_admin_tenant *out)
+{
+	struct mm_workingset_info ws;
+
+	_Static_assert(MM_LOG2_BUCKETS == KV_LOG2_BUCKETS, "the same buckets");
+	if (mm_workingset(exec_mm(a->cfg.exec), out->key, &ws) < 0)
+		return;
+	out->evictions = ws.evictions;
+	out->refaults = ws.refaults;
+	memcpy(out->refault_distance, ws.distance, sizeof(out->refault_distance));
+	memcpy(out->reuse_gap_ms, ws.gap_ms, sizeof(out->reuse_gap_ms));
+}
+
 static void fill_tenant(struct admin *a, const struct mm_tenant_info *in,
 			struct kv_admin_tenant *out)
 {
@@ -169,6 +182,7 @@ static void fill_tenant(struct admin *a, const struct mm_tenant_info *in,
 		.lookup_tokens = in->lookup_tokens, .hit_tokens = in->hit_tokens,
 	};
 	tenants_name(a->cfg.tenants, in->key, out->name);
+	fill_workingset(a, out);
 	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++) {
 		const struct mm_tenant_device *m = &in->device[d];
 
@@ -184,26 +198,43 @@ static void fill_tenant(struct admin *a, const struct mm_tenant_info *in,
 	}
 }
 
+/* One that mm does not know is as one nobody ever saw; true: mm knows it. */
+static bool get_tenant(struct admin *a, uint32_t key, struct mm_tenant_info *in)
+{
+	*in = (struct mm_tenant_info){ .key = key };
+	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
+		in->device[d].limits.high_bytes = in->device[d].limits.max_bytes = MM_NO_LIMIT;
+	return mm_tenant_info(exec_mm(a->cfg.exec), key, in) == 0;
+}
+
+/* Those mm knows, then the sections without limits that nobody has used yet. */
 static bool next_tenant(struct admin *a, uint32_t *cursor, void *record)
 {
 	struct mm_tenant_info in;
+	uint32_t key;
+	bool unseen = false;
 
-	if (!mm_next_tenant(exec_mm(a->cfg.exec), cursor, &in))
-		return false;
+	if (!(*cursor & UNSEEN) && mm_next_tenant(exec_mm(a->cfg.exec), cursor, &in)) {
+		fill_tenant(a, &in, record);
+		return true;
+	}
+	for (*cursor |= UNSEEN; !unseen; (*cursor)++) {
+		if (!tenants_rule(a->cfg.tenants, *cursor & ~UNSEEN, &key))
+			return false;
+		unseen = !get_tenant(a, key, &in);
+	}
 	fill_tenant(a, &in, record);
 	return true;
 }
 
-/* A tenant whose limits were set to the default may be gone: then it is as one nobody ever saw. */
+/* A tenant whose limits were set to the default may be gone. */
 static bool next_set(struct admin *a, uint32_t *cursor, void *record)
 {
-	struct mm_tenant_info in = { .key = a->set_key };
+	struct mm_tenant_info in;
 
 	if ((*cursor)++)
 		return false;
-	for (uint32_t d = 0; d < MM_MAX_DEVICES; d++)
-		in.device[d].limits.high_bytes = in.device[d].limits.max_bytes = MM_NO_LIMIT;
-	mm_tenant_info(exec_mm(a->cfg.exec), a->set_key, &in);
+	get_tenant(a, a->set_key, &in);
 	fill_tenant(a, &in, record);
 	return true;
 }

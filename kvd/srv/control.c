@@ -270,6 +270,8 @@ struct load {
 	struct control *c;
 	FILE *f;
 	uint32_t section;	/* how many have begun: inih does not tell two of a name apart */
+	int line, empty;	/* empty: the line of a section without a key, which inih skips */
+	int began;		/* where a tenant's section without a key so far does; 0: none */
 	int ret;
 	char why[256];
 };
@@ -277,9 +279,20 @@ struct load {
 static char *read_line(char *line, int len, void *ctx)
 {
 	struct load *l = ctx;
-	char *got = fgets(line, len, l->f);
+	char *got = fgets(line, len, l->f), *at = got ? got + strspn(got, " \t") : NULL;
 
-	l->section += got && got[strspn(got, " \t")] == '[';
+	l->line++;
+	if (at && *at != '[')
+		return got;
+	if (l->began && !l->ret) {
+		say(l->why, sizeof(l->why), "a tenant's section with nothing in it: give it uid or "
+		    "gid, and limits");
+		l->ret = -EINVAL;
+		l->empty = l->began;
+		return NULL;
+	}
+	l->section += at != NULL;
+	l->began = at && !strncmp(at + 1, TENANT_SECTION, strlen(TENANT_SECTION)) ? l->line : 0;
 	return got;
 }
 
@@ -295,6 +308,7 @@ static int load_line(void *ctx, const char *section, const char *name, const cha
 
 	if (l->ret)
 		return 0;
+	l->began = 0;
 	if (!strncmp(section, TENANT_SECTION, strlen(TENANT_SECTION))) {
 		l->ret = load_tenant(l, section + strlen(TENANT_SECTION), name,
 				     value ? value : "");
@@ -326,7 +340,8 @@ int control_load(struct control *c, const char *path, char *err, size_t err_len)
 		line = -1;
 	fclose(f);
 	if (line < 0 || l.ret) {
-		say(err, err_len, "%s:%d: %s", path, line, l.ret ? l.why : "cannot be read");
+		say(err, err_len, "%s:%d: %s", path, l.empty ? l.empty : line,
+		    l.ret ? l.why : "cannot be read");
 		return l.ret ? l.ret : -EIO;
 	}
 	if (line > 0) {
@@ -336,6 +351,17 @@ int control_load(struct control *c, const char *path, char *err, size_t err_len)
 	}
 	*c = next;
 	return 0;
+}
+
+void control_device_name(const struct control *c, uint32_t device, char *buf, size_t len)
+{
+	const char *spec = c->device[device].spec;
+	int n = (int)strcspn(spec, ":");
+
+	if (c->nr_devices > 1)
+		snprintf(buf, len, "%.*s:%u", n, spec, device);
+	else
+		snprintf(buf, len, "%.*s", n, spec);
 }
 
 int control_check(const struct control *c, char *err, size_t err_len)

@@ -70,6 +70,8 @@ void control_print(FILE *);		/* the markdown table */
 
 /* "512M", "1.5GiB", "4096" and nothing else. */
 bool control_parse_bytes(const char *, uint64_t *bytes);
+/* "host", or "host:1" where there are more devices. */
+void control_device_name(const struct control *, uint32_t device, char *buf, size_t len);
 /* "1.5 GiB"; buf of 24 bytes or more. */
 const char *control_human_bytes(uint64_t bytes, char *buf, size_t len);
 

@@ -90,7 +90,6 @@ static void put_holders(const struct pressure_view *v, const struct mm_oom_repor
 bool pressure_next_oom(const struct pressure_view *v, uint64_t *seq, struct kv_admin_oom *out)
 {
 	struct mm_oom_report r;
-	const char *spec;
 
 	_Static_assert(MM_OOM_HOLDERS == KV_OOM_HOLDERS, "the same list");
 	if (!mm_next_oom(exec_mm(v->exec), seq, &r))
@@ -108,8 +107,7 @@ bool pressure_next_oom(const struct pressure_view *v, uint64_t *seq, struct kv_a
 		.leaving_bytes = r.leaving_bytes, .promised_bytes = r.promised_bytes,
 		.nr_waiting = r.nr_waiting, .nr_holders = r.nr_holders,
 	};
-	spec = v->control->device[r.device].spec;
-	snprintf(out->device_name, sizeof(out->device_name), "%.*s", (int)strcspn(spec, ":"), spec);
+	control_device_name(v->control, r.device, out->device_name, sizeof(out->device_name));
 	snprintf(out->limit, sizeof(out->limit), "%s", limit_name(&r));
 	put_tenant(v, r.tenant, out->tenant);
 	put_engine(v, r.engine, out->name, &out->pid);

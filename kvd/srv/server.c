@@ -309,11 +309,12 @@ void server_describe(const struct server *s, char *buf, size_t len)
 	size_t n = 0;
 
 	for (uint32_t d = 0; d < s->control.nr_devices && n < len; d++) {
-		const char *spec = s->control.device[d].spec;
+		char name[CONTROL_NAME_BYTES];
 
+		control_device_name(&s->control, d, name, sizeof(name));
 		n += (size_t)snprintf(
-			buf + n, len - n, "%.*s pool %s, extents %s, ", (int)strcspn(spec, ":"),
-			spec, control_human_bytes(s->mm.device[d].pool_bytes, pool, sizeof(pool)),
+			buf + n, len - n, "%s pool %s, extents %s, ", name,
+			control_human_bytes(s->mm.device[d].pool_bytes, pool, sizeof(pool)),
 			control_human_bytes(s->mm.device[d].extent_bytes, extent, sizeof(extent)));
 	}
 	if (n < len)

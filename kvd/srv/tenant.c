@@ -229,8 +229,18 @@ static struct mm_limits no_limits(void)
 
 static int check_order(const char *name, const struct mm_limits *l, char *err, size_t err_len)
 {
+	struct mm_limits all = *l;
 	char a[24], b[24];
 
+	for (size_t i = 0; i < NR_KNOBS; i++) {
+		uint64_t v = *limit_of(&all, i);
+
+		if (v <= TENANT_MAX_BYTES || v == knobs[i].none)
+			continue;
+		say(err, err_len, "tenant '%s': %s (%s) is more than any device has: at most 64 "
+		    "TiB, or none", name, knobs[i].name, control_human_bytes(v, a, sizeof(a)));
+		return -EINVAL;
+	}
 	if (l->low_bytes && l->min_bytes > l->low_bytes) {
 		say(err, err_len, "tenant '%s': min (%s) is above low (%s): low is min or more, "
 		    "or none", name, control_human_bytes(l->min_bytes, a, sizeof(a)),
@@ -340,27 +350,53 @@ const char *tenants_name(const struct tenants *t, uint32_t key, char buf[TENANT_
 	return buf;
 }
 
-static int find_key(struct tenants *t, const char *name, uint32_t *key, char *err, size_t err_len)
+bool tenants_rule(const struct tenants *t, uint32_t i, uint32_t *key)
 {
-	unsigned long uid;
+	*key = TENANT_CONFIGURED | i;
+	return i < t->rules->nr;
+}
+
+static int parse_uid(const char *name, uint32_t *uid, char *err, size_t err_len)
+{
+	const char *digits = name + 4;
+	unsigned long v;
 	char *end;
 
-	for (uint32_t i = 0; i < t->rules->nr; i++) {
-		*key = TENANT_CONFIGURED | i;
-		if (!strcmp(name, t->rules->rule[i].name))
-			return 0;
-	}
-	if (strncmp(name, "uid-", 4) || !isdigit((unsigned char)name[4])) {
+	if (strncmp(name, "uid-", 4) || !isdigit((unsigned char)*digits)) {
 		say(err, err_len, "no tenant '%s': kvctl tenant list shows them; one for a single "
 		    "user is uid-N, others are sections of the configuration file", name);
 		return -ENOENT;
 	}
-	uid = strtoul(name + 4, &end, 10);
-	if (*end || uid >= UINT32_MAX) {
-		say(err, err_len, "tenant '%s': %s is no user id", name, name + 4);
+	v = strtoul(digits, &end, 10);
+	if (*end || v >= UINT32_MAX || (*digits == '0' && digits[1])) {
+		say(err, err_len, "tenant '%s': %s is no user id: write uid-4243", name, digits);
 		return -EINVAL;
 	}
-	if (uid_key(t, (uint32_t)uid, key) == 0)
+	*uid = (uint32_t)v;
+	return 0;
+}
+
+static int find_key(struct tenants *t, const char *name, uint32_t *key, char *err, size_t err_len)
+{
+	uint32_t uid;
+	int ret;
+
+	for (uint32_t i = 0; tenants_rule(t, i, key); i++)
+		if (!strcmp(name, t->rules->rule[i].name))
+			return 0;
+	ret = parse_uid(name, &uid, err, err_len);
+	if (ret < 0)
+		return ret;
+	for (uint32_t i = 0; i < t->rules->nr; i++) {
+		const struct tenant_rule *r = &t->rules->rule[i];
+
+		if (!in_ranges(r->uid, r->nr_uids, uid))
+			continue;
+		say(err, err_len, "tenant '%s': user %u belongs to tenant '%s': set that one", name,
+		    uid, r->name);
+		return -EINVAL;
+	}
+	if (uid_key(t, uid, key) == 0)
 		return 0;
 	say(err, err_len, "tenant '%s': %u users with ids from 2^31 on have tenants, the most "
 	    "there may be", name, TENANT_MAX_LARGE);
@@ -436,6 +472,22 @@ static void now_of(const struct tenants *t, uint32_t key, struct mm_limits *l, u
 		l[d] = known ? info.device[d].limits : no_limits();
 }
 
+/* Room comes only from a tenant with neither limits nor engines. */
+static void say_full(const struct tenants *t, const char *name, int ret, char *err, size_t err_len)
+{
+	struct mm_tenant_info info;
+	uint32_t nr = 0, idle = 0;
+
+	for (uint32_t id = 0; mm_next_tenant(exec_mm(t->exec), &id, &info); nr++)
+		idle += !info.configured && !info.nr_engines;
+	if (ret == -EAGAIN && idle)
+		say(err, err_len, "tenant '%s': kvd is making room for it: try again", name);
+	else
+		say(err, err_len, "tenant '%s': kvd has %u tenants with limits or engines, the "
+		    "most it can: set the limits of some to none, or raise max_sessions", name,
+		    nr - idle);
+}
+
 /* Each device to its new limits; after a failure those done already go back. */
 static int set_all(struct tenants *t, const char *name, uint32_t key, const struct mm_limits *l,
 		   uint32_t oom_action, char *err, size_t err_len)
@@ -451,9 +503,7 @@ static int set_all(struct tenants *t, const char *name, uint32_t key, const stru
 		ret = submit(t, key, d, &l[d], oom_action);
 		if (ret == 0)
 			continue;
-		say(err, err_len, ret == -EAGAIN ?
-		    "tenant '%s': kvd is making room for it: try again" :
-		    "tenant '%s': kvd has as many tenants as it can: raise max_sessions", name);
+		say_full(t, name, ret, err, err_len);
 		while (d-- > 0)
 			submit(t, key, d, &old[d], old_oom);
 	}

@@ -37,6 +37,7 @@
 #define TENANT_MAX_LARGE	256u
 #define TENANT_CONFIGURED	0x80000000u
 #define TENANT_LARGE		0x80000100u
+#define TENANT_MAX_BYTES	(64ull << 40)	/* as a device's */
 
 /* Which of a tenant's knobs a change is about. */
 #define TENANT_MIN	1u
@@ -87,6 +88,8 @@ const char *tenants_name(const struct tenants *, uint32_t key, char buf[TENANT_N
 /* device: one, or MM_ALL_DEVICES. Makes the tenant if mm does not know it yet. */
 int tenants_set(struct tenants *, const char *name, uint32_t device, const struct tenant_change *,
 		uint32_t *key, char *err, size_t err_len);
+/* The key of the i-th section; false: there are fewer. */
+bool tenants_rule(const struct tenants *, uint32_t i, uint32_t *key);
 bool tenants_reply(struct tenants *, const struct mm_reply *);	/* struct exec_ops: was it ours? */
 
 #endif

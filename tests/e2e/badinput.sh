@@ -106,8 +106,8 @@ refused "kvreplay: no such policy" "lru, gittins or all" "$kvreplay" -t "$dir/t.
 refused "kvreplay: bad capacity" "'lots'" "$kvreplay" -t "$dir/t.jsonl" -c 10,lots
 refused "kvreplay: less than a page" "63M" "$kvreplay" -t "$dir/t.jsonl" -c 63MB
 refused "kvreplay: bad engines" "engines" "$kvreplay" -t "$dir/t.jsonl" -c 10 -n 0
-refused "kvreplay: private of whom" "engines" "$kvreplay" -t "$dir/t.jsonl" -c 10 --private
 head -n 1 "$dir/t.jsonl" >"$dir/good.jsonl"
+refused "kvreplay: private of whom" "engines" "$kvreplay" -t "$dir/good.jsonl" -c 10 --private
 refused "kvreplay: less than a page each" "3 pages" "$kvreplay" -t "$dir/good.jsonl" -c 3 -n 4 --private
 refused "kvreplay: plot cannot be written" "nodir" "$kvreplay" -t "$dir/good.jsonl" -c 3 --plot "$dir/nodir/x.svg"
 refused "kvreplay: full disk" "output" bash -c "$kvreplay -t $dir/good.jsonl -c 3 >/dev/full"

@@ -39,6 +39,23 @@ verdict "the counter too" [ "$(ctl vmstat | awk '$1=="oom"{print $2}')" -ge 1 ]
 ctl pressure >"$dir/out"
 verdict "pressure is a table" [ "$(awk '{print $1}' "$dir/out" | head -n 2 | paste -sd' ')" = "TENANT (all)" ]
 verdict "with the time that was waited" [ "$(total pressure some_total_ns)" -ge 40000000 ]
+
+ctl engines --json >"$dir/engines"
+kill "$(field pid "$dir/engines")"	# the program itself, not the shell around it
+
+gone_holder() { ctl oom --last 1 | grep -qE '^[0-9]+ +- +- +uid-'; }
+verdict "a holder that is gone has neither name nor PID" wait_for 60 gone_holder
+me=uid-$(id -u)
+nobody_left() { [ "$(ctl engines | wc -l)" = 1 ]; }
+verdict "the slow engine is gone" wait_for 60 nobody_left
+ctl tenant set "$me" max=2M >/dev/null
+gen --name capped >"$dir/text" 2>"$dir/err"
+verdict "an engine is refused by its tenant's max" [ $? = 1 ]
+ctl oom --last 1 >"$dir/out"
+verdict "the report says so" grep -q "^  Why:      tenant '$me' is at its max: .* of 2.0 MiB on host" "$dir/out"
+verdict "and to raise it" grep -q "What to do: kvctl tenant set $me max=" "$dir/out"
+ctl oom --last 1 --json >"$dir/json"
+verdict "as JSON too" [ "$(field result "$dir/json") $(field reason "$dir/json")" = "EDQUOT tenant_max" ]
 ctl oom --last 0 2>/dev/null
 verdict "--last 0 is bad usage" [ $? = 2 ]
 exit $bad

@@ -96,6 +96,8 @@ const char *emit_format(char *buf, enum emit_kind kind, union emit_val v)
 		return v.u ? "yes" : "no";
 	case EMIT_LIMIT:
 		return v.u == UINT64_MAX ? "none" : format_scaled(buf, (double)v.u, bytes, 1024);
+	case EMIT_ONCE:
+		return v.u == UINT64_MAX ? "" : format_count(buf, v.u);
 	}
 	return "?";
 }
@@ -112,6 +114,7 @@ static json_t *to_json(enum emit_kind kind, union emit_val v)
 	case EMIT_BOOL:
 		return json_boolean(v.u);
 	case EMIT_LIMIT:
+	case EMIT_ONCE:
 		return v.u == UINT64_MAX ? json_null() : json_integer((json_int_t)v.u);
 	default:
 		return json_integer((json_int_t)v.u);
@@ -226,6 +229,12 @@ void emit_record(struct emit *e, const char *name, const struct emit_col *cols,
 	for (c = 0; c < nr_cols; c++)
 		printf("%s:%*s  %s\n", cols[c].title, w - width(cols[c].title), "",
 		       emit_format(buf, cols[c].kind, row[c]));
+}
+
+void emit_null(struct emit *e, const char *name)
+{
+	if (e->root)
+		add(e, name, must(json_null()));
 }
 
 void emit_note(struct emit *e, const char *fmt, ...)

@@ -24,6 +24,7 @@ enum emit_kind {
 	EMIT_FLOAT,	/* three significant decimals */
 	EMIT_BOOL,
 	EMIT_LIMIT,	/* bytes; UINT64_MAX: none, JSON null */
+	EMIT_ONCE,	/* a count; UINT64_MAX: nothing, as it stands in a row above; JSON null */
 };
 
 struct emit_col {
@@ -46,6 +47,7 @@ void emit_table(struct emit *, const char *name, const struct emit_col *, unsign
 		const union emit_val *rows, unsigned int nr_rows);
 void emit_record(struct emit *, const char *name, const struct emit_col *, unsigned int nr_cols,
 		 const union emit_val *row);
+void emit_null(struct emit *, const char *name);	/* a member for JSON only */
 /* A line for people only. */
 void emit_note(struct emit *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void emit_close(struct emit *);		/* prints the JSON document */

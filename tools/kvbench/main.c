@@ -163,20 +163,23 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
+__attribute__((visibility("default"))) /* libc looks for it */
 const char *argp_program_version = "kvbench " KV_VERSION;
 
 static const char doc[] =
 	"Measure a pool. Everything compared is sampled in turn in one run; ratios are medians of "
 	"sample-by-sample ratios, with the 10th and 90th percentile.\v"
 	"Benchmarks:\n"
-	"  alloc    one page through a magazine beside malloc; 64 pages through the ring beside\n"
-	"           two raw shared-memory ping-pongs and 64 memory-manager operations\n"
+	"  alloc    one page through a magazine beside malloc; 64 pages through the\n"
+	"           ring beside two raw shared-memory ping-pongs and 64 memory-manager\n"
+	"           operations\n"
 	"  ring     a round trip to the daemon beside a raw ping-pong\n"
 	"  prefix   lookup of a cached 131,072-token prompt beside memcmp of its tokens\n"
 	"  session  open and close of a session\n"
 	"  idle     CPU time of a daemon with one idle session, per second\n"
-	"  mm       the memory manager alone: instructions, cache lines and time of an operation\n"
-	"           from 10 thousand to 10 million pages; beside malloc and memcmp\n"
+	"  mm       the memory manager alone: instructions, cache lines and time of an\n"
+	"           operation from 10 thousand to 10 million pages; beside malloc and\n"
+	"           memcmp\n"
 	"  all      every one of them\n\n"
 	"Examples:\n"
 	"  kvbench alloc\n"

@@ -102,6 +102,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
+__attribute__((visibility("default"))) /* libc looks for it */
 const char *argp_program_version = "kvctl " KV_VERSION;
 
 static const char doc[] =
@@ -121,7 +122,11 @@ static const char doc[] =
 	"Examples:\n"
 	"  kvctl meminfo\n"
 	"  kvctl --socket /run/kvd/kvd.sock engines --json\n"
+	"  kvctl tenant list\n"
+	"  kvctl tenant show batch\n"
 	"  kvctl tenant set batch max=8G high=none\n"
+	"  kvctl tenant set uid-4243 max=2G --device 1\n"
+	"  kvctl pressure\n"
 	"  kvctl oom --last 1\n"
 	"  kvctl top --interval 0.5 --count 20\n";
 
@@ -163,6 +168,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	usage = strcmp(a.command, "tenant") ? NULL : kvctl_tenant_usage(a.words, a.nr_words);
+	if (!usage && a.device != UINT32_MAX && (!a.nr_words || strcmp(a.words[0], "set")))
+		usage = "--device is for tenant set only";
 	if (usage) {
 		fprintf(stderr, "kvctl: %s\n", usage);
 		return 2;

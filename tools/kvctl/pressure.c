@@ -99,6 +99,8 @@ static const struct member holder_members[] = {
 	OF_HOLDER(reserved_bytes, "RESERVED", EMIT_BYTES),
 };
 
+enum { HOLDER_NAME = 1, HOLDER_PID = 2 };	/* in holder_members */
+
 static union emit_val value(const struct member *m, const void *record)
 {
 	const char *at = (const char *)record + m->offset;
@@ -216,12 +218,21 @@ static void show_holders(struct emit *e, const struct kv_admin_oom *r)
 	struct emit_col cols[NH];
 	union emit_val rows[KV_OOM_HOLDERS][NH];
 	uint32_t nr = r->nr_holders < KV_OOM_HOLDERS ? r->nr_holders : KV_OOM_HOLDERS;
+	char pid[KV_OOM_HOLDERS][12];
 
+	if (!nr)
+		return;
 	for (uint32_t c = 0; c < NH; c++)
 		cols[c] = holder_members[c].col;
-	for (uint32_t h = 0; h < nr; h++)
+	cols[HOLDER_PID].kind = EMIT_STR;
+	for (uint32_t h = 0; h < nr; h++) {
 		for (uint32_t c = 0; c < NH; c++)
 			rows[h][c] = value(&holder_members[c], &r->holder[h]);
+		snprintf(pid[h], sizeof(pid[h]), "%u", r->holder[h].pid);
+		rows[h][HOLDER_PID].s = r->holder[h].pid ? pid[h] : NULL;	/* gone since */
+		if (!*r->holder[h].name)
+			rows[h][HOLDER_NAME].s = NULL;
+	}
 	emit_table(e, NULL, cols, NH, rows[0], nr);
 }
 

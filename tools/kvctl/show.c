@@ -108,8 +108,12 @@ int kvctl_status(int fd, struct emit *e, const char *name)
 
 int kvctl_check(int fd, struct emit *e, const char *name)
 {
-	return show(fd, KV_ADMIN_CHECK, e, name, status_fields, NR(status_fields),
-		    sizeof(struct kv_admin_status), true);
+	int err = show(fd, KV_ADMIN_CHECK, e, name, status_fields, NR(status_fields),
+		       sizeof(struct kv_admin_status), true);
+
+	if (!err)	/* kvd would have aborted */
+		emit_note(e, "\nAll invariants hold.\n");
+	return err;
 }
 
 int kvctl_meminfo(int fd, struct emit *e, const char *name)

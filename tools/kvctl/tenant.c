@@ -14,6 +14,8 @@
 
 #define NR(a) (sizeof(a) / sizeof((a)[0]))
 #define TEXT_BYTES 200u
+#define MAX_BYTES  (64ull << 40)	/* of any device */
+#define GAP_NS	   (1ull << 20)	/* kv_admin_tenant.reuse_gap_ms's unit */
 
 /* ---- what there is to say ------------------------------------------------------------------ */
 
@@ -60,6 +62,8 @@ static const struct fact more_facts[] = {
 	OF_DEVICE(free_bytes, "FREE PAGES", EMIT_BYTES, "free pages in its extents"),
 	OF_TENANT(lookup_tokens, "LOOKUP TOKENS", EMIT_COUNT, "tokens it looked up"),
 	OF_TENANT(hit_tokens, "HIT TOKENS", EMIT_COUNT, "tokens of them that were cached"),
+	OF_TENANT(evictions, "EVICTIONS", EMIT_COUNT, "cached pages that were reclaimed"),
+	OF_TENANT(refaults, "REFAULTS", EMIT_COUNT, "evicted pages that were committed again"),
 };
 
 static union emit_val fact_value(const struct fact *f, const struct kv_admin_tenant *t, uint32_t d)
@@ -88,8 +92,52 @@ static void *must(void *p)
 
 /* ---- list ---------------------------------------------------------------------------------- */
 
-/* A row for each tenant and device. */
-static void show_list(struct emit *e, const struct kv_admin_tenant *t, uint32_t nr)
+/* Those of the tenant, or of each of its devices, behind what the columns have already. */
+static uint32_t add_cols(struct emit_col *cols, uint32_t n, bool device)
+{
+	for (uint32_t i = 0; i < NR(facts); i++)
+		if (facts[i].device == device)
+			cols[n++] = (struct emit_col){ facts[i].key, facts[i].title,
+						       facts[i].kind };
+	return n;
+}
+
+static union emit_val *add_vals(union emit_val *v, const struct kv_admin_tenant *t, uint32_t d,
+				bool device)
+{
+	for (uint32_t i = 0; i < NR(facts); i++)
+		if (facts[i].device == device)
+			*v++ = fact_value(&facts[i], t, d);
+	return v;
+}
+
+/* Two tables: what is of a tenant as a whole, and what is of each of its devices. */
+static void list_json(struct emit *e, const struct kv_admin_tenant *t, uint32_t nr)
+{
+	enum { NC = NR(facts) + 2 };
+	struct emit_col whole[NC] = { { "name", "", EMIT_STR } };
+	struct emit_col each[NC] = { { "name", "", EMIT_STR }, { "device", "", EMIT_ID } };
+	uint32_t nw = add_cols(whole, 1, false), ne = add_cols(each, 2, true), rows = 0;
+	union emit_val *w = must(calloc((size_t)nr + 1, nw * sizeof(*w))), *wv = w;
+	union emit_val *v = must(calloc((size_t)nr * 8 + 1, ne * sizeof(*v))), *vv = v;
+
+	for (uint32_t i = 0; i < nr; i++) {
+		(wv++)->s = t[i].name;
+		wv = add_vals(wv, &t[i], 0, false);
+		for (uint32_t d = 0; d < t[i].nr_devices && d < 8; d++, rows++) {
+			(vv++)->s = t[i].name;
+			(vv++)->u = d;
+			vv = add_vals(vv, &t[i], d, true);
+		}
+	}
+	emit_table(e, "tenants", whole, nw, w, nr);
+	emit_table(e, "devices", each, ne, v, rows);
+	free(w);
+	free(v);
+}
+
+/* A row for each tenant and device; what is of the tenant as a whole stands in the first. */
+static void list_text(struct emit *e, const struct kv_admin_tenant *t, uint32_t nr)
 {
 	enum { NC = NR(facts) + 2 };
 	struct emit_col cols[NC] = { { "name", "TENANT", EMIT_STR },
@@ -97,13 +145,16 @@ static void show_list(struct emit *e, const struct kv_admin_tenant *t, uint32_t 
 	union emit_val *rows = must(calloc((size_t)nr * 8 + 1, NC * sizeof(*rows))), *row = rows;
 
 	for (uint32_t c = 0; c < NR(facts); c++)
-		cols[c + 2] = (struct emit_col){ facts[c].key, facts[c].title, facts[c].kind };
+		cols[c + 2] = (struct emit_col){ facts[c].key, facts[c].title,
+						 facts[c].device ? facts[c].kind : EMIT_ONCE };
 	for (uint32_t i = 0; i < nr; i++)
 		for (uint32_t d = 0; d < t[i].nr_devices && d < 8; d++, row += NC) {
 			row[0].s = t[i].name;
 			row[1].u = d;
 			for (uint32_t c = 0; c < NR(facts); c++)
-				row[c + 2] = fact_value(&facts[c], &t[i], d);
+				row[c + 2] = d && !facts[c].device ?
+					     (union emit_val){ .u = UINT64_MAX } :
+					     fact_value(&facts[c], &t[i], d);
 		}
 	emit_table(e, NULL, cols, NC, rows, (unsigned int)((row - rows) / NC));
 	free(rows);
@@ -124,8 +175,86 @@ static const char *action(const struct kv_admin_tenant *t)
 }
 
 struct line {
-	char what[40], value[32];
+	char what[40], value[72];
 };
+
+/* ---- what became of pages ------------------------------------------------------------------ */
+
+static uint64_t bucket_from(uint32_t b)
+{
+	return b ? 1ull << (b - 1) : 0;
+}
+
+static uint64_t bucket_to(uint32_t b)
+{
+	return b + 1 == KV_LOG2_BUCKETS ? UINT64_MAX : 1ull << b;	/* not included */
+}
+
+/* The bucket of the median; KV_LOG2_BUCKETS: nothing has been counted. */
+static uint32_t median(const uint64_t *count)
+{
+	uint64_t all = 0, below = 0;
+	uint32_t b;
+
+	for (b = 0; b < KV_LOG2_BUCKETS; b++)
+		all += count[b];
+	for (b = 0; b < KV_LOG2_BUCKETS && 2 * (below += count[b]) < all; b++)
+		;
+	return all ? b : KV_LOG2_BUCKETS;
+}
+
+/* The median as a range, in units of so many ns, or plain numbers (0). */
+static const char *show_median(const uint64_t *count, uint64_t unit_ns, char *text, size_t len)
+{
+	enum emit_kind kind = unit_ns ? EMIT_NS : EMIT_COUNT;
+	uint64_t unit = unit_ns ? unit_ns : 1;
+	uint32_t b = median(count);
+	char from[32], to[32];
+
+	if (b == KV_LOG2_BUCKETS)
+		return "-";
+	emit_format(from, kind, (union emit_val){ .u = bucket_from(b) * unit });
+	if (b + 1 == KV_LOG2_BUCKETS)
+		snprintf(text, len, "%s or more", from);
+	else
+		snprintf(text, len, "%s to %s", from,
+			 emit_format(to, kind, (union emit_val){ .u = bucket_to(b) * unit -
+								      !unit_ns }));
+	return text;
+}
+
+static union emit_val *put_medians(union emit_val *row, struct line *l,
+				   const struct kv_admin_tenant *t)
+{
+	row[0].s = "REFAULT DISTANCE";
+	row[1].s = show_median(t->refault_distance, 0, l[0].value, sizeof(l->value));
+	row[2].s = "median of evictions in between: a cache larger by so many pages had had it";
+	row[3].s = "REUSE GAP";
+	row[4].s = show_median(t->reuse_gap_ms, GAP_NS, l[1].value, sizeof(l->value));
+	row[5].s = "median of the time between two uses of a cached page";
+	return row + 6;
+}
+
+/* Buckets that have something; to null: open. */
+static void put_buckets(struct emit *e, const char *name, const uint64_t *count, uint64_t unit,
+			const char *from, const char *to)
+{
+	const struct emit_col cols[] = { { from, "", EMIT_COUNT }, { to, "", EMIT_LIMIT },
+					 { "count", "", EMIT_COUNT } };
+	union emit_val rows[KV_LOG2_BUCKETS][NR(cols)];
+	uint32_t nr = 0;
+
+	for (uint32_t b = 0; b < KV_LOG2_BUCKETS; b++) {
+		if (!count[b])
+			continue;
+		rows[nr][0].u = bucket_from(b) * unit;
+		rows[nr][1].u = b + 1 == KV_LOG2_BUCKETS ? UINT64_MAX : bucket_to(b) * unit;
+		rows[nr++][2].u = count[b];
+	}
+	emit_table(e, name, cols, NR(cols), rows[0], nr);
+}
+
+/* ---- a tenant ------------------------------------------------------------------------------ */
 
 /* A line a fact, with its meaning: those of the tenant, or of one device. */
 static union emit_val *put_lines(union emit_val *row, struct line *l,
@@ -154,11 +283,12 @@ static void show_text(struct emit *e, const struct kv_admin_tenant *t)
 						{ "value", NULL, EMIT_STR },
 						{ "meaning", "MEANING", EMIT_STR } };
 	struct emit_col named[3] = { cols[0], cols[1], cols[2] };
-	struct line *lines = must(calloc(9 * (size_t)NR_ALL, sizeof(*lines)));
-	union emit_val *rows = must(calloc(9 * (size_t)NR_ALL + 1, 3 * sizeof(*rows)));
+	struct line *lines = must(calloc(9 * (size_t)NR_ALL, sizeof(*lines))), medians[2];
+	union emit_val *rows = must(calloc(9 * (size_t)NR_ALL + 3, 3 * sizeof(*rows)));
 	union emit_val *row = put_lines(rows, lines, t, 0, false);
 
 	named[1].title = t->name;
+	row = put_medians(row, medians, t);
 	row[0].s = "OOM ACTION";
 	row[1].s = action(t);
 	row[2].s = "when it stays above max: nothing, or kill the engine that holds most";
@@ -200,6 +330,8 @@ static void show_json(struct emit *e, const struct kv_admin_tenant *t)
 		n = put_facts(cols, vals + at, 1, t, d, true);
 	}
 	emit_table(e, "devices", cols, n, vals, at / n);
+	put_buckets(e, "refault_distance", t->refault_distance, 1, "from", "to");
+	put_buckets(e, "reuse_gap", t->reuse_gap_ms, GAP_NS, "from_ns", "to_ns");
 }
 
 static void show_one(struct emit *e, bool json, const struct kv_admin_tenant *t)
@@ -228,15 +360,17 @@ static int parse_change(struct kv_admin_tenant_set *q, const char *word)
 		uint32_t bit;
 		uint64_t *to, none;
 	} knobs[] = {
-		{ "min=", KV_TENANT_MIN, &q->min_bytes, 0 },
-		{ "low=", KV_TENANT_LOW, &q->low_bytes, 0 },
-		{ "high=", KV_TENANT_HIGH, &q->high_bytes, KV_NO_LIMIT },
-		{ "max=", KV_TENANT_MAX, &q->max_bytes, KV_NO_LIMIT },
+		{ "min=", KV_TENANT_SET_MIN, &q->min_bytes, 0 },
+		{ "low=", KV_TENANT_SET_LOW, &q->low_bytes, 0 },
+		{ "high=", KV_TENANT_SET_HIGH, &q->high_bytes, KV_NO_LIMIT },
+		{ "max=", KV_TENANT_SET_MAX, &q->max_bytes, KV_NO_LIMIT },
 	};
 
+	if (!strncmp(word, "oom_action=", 11) && q->mask & KV_TENANT_SET_OOM)
+		return bad(word, "is a second one of its kind: say which holds");
 	if (!strcmp(word, "oom_action=none") || !strcmp(word, "oom_action=kill")) {
 		q->oom_action = !strcmp(word, "oom_action=kill");
-		q->mask |= KV_TENANT_OOM;
+		q->mask |= KV_TENANT_SET_OOM;
 		return 0;
 	}
 	for (uint32_t i = 0; i < NR(knobs); i++) {
@@ -244,13 +378,15 @@ static int parse_change(struct kv_admin_tenant_set *q, const char *word)
 
 		if (strncmp(word, knobs[i].name, strlen(knobs[i].name)))
 			continue;
+		if (q->mask & knobs[i].bit)
+			return bad(word, "is a second one of its kind: say which holds");
 		q->mask |= knobs[i].bit;
 		*knobs[i].to = knobs[i].none;
 		if (!strcmp(value, "none") || (!strcmp(value, "max") && knobs[i].none))
 			return 0;
-		if (!kv_parse_size(value, knobs[i].to) && *knobs[i].to != KV_NO_LIMIT)
+		if (!kv_parse_size(value, knobs[i].to) && *knobs[i].to <= MAX_BYTES)
 			return 0;
-		return bad(word, "has no size: write it as 8G or 512M, or none");
+		return bad(word, "has no size up to 64T: write it as 8G or 512M, or none");
 	}
 	return bad(word, "is no change: write min=SIZE, low=SIZE, high=SIZE, max=SIZE (or =none), "
 			 "oom_action=none or oom_action=kill");
@@ -258,7 +394,7 @@ static int parse_change(struct kv_admin_tenant_set *q, const char *word)
 
 const char *kvctl_tenant_usage(char *const *words, unsigned int nr_words)
 {
-	struct kv_admin_tenant_set q;
+	struct kv_admin_tenant_set q = { 0 };
 	bool list = nr_words == 1 && !strcmp(words[0], "list");
 	bool show = nr_words == 2 && !strcmp(words[0], "show");
 
@@ -301,7 +437,7 @@ int kvctl_tenant(int fd, struct emit *e, bool json, char *const *words, unsigned
 	for (i = 0; i < nr; i++)
 		t[i].name[sizeof(t[i].name) - 1] = '\0';
 	if (!strcmp(words[0], "list")) {
-		show_list(e, t, nr);
+		(json ? list_json : list_text)(e, t, nr);
 	} else {
 		for (i = 0; i < nr && !strcmp(words[0], "show") && strcmp(t[i].name, words[1]); i++)
 			;

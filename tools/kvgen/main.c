@@ -131,6 +131,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
+__attribute__((visibility("default"))) /* libc looks for it */
 const char *argp_program_version = "kvgen " KV_VERSION;
 
 static const char doc[] =

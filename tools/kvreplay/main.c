@@ -126,8 +126,17 @@ static int check(struct kvreplay *k, const struct trace *t)
 {
 	unsigned int c;
 
+	if (k->apart && !k->nr_engines && t->format == TRACE_MOONCAKE) {
+		fprintf(stderr, "kvreplay: --private needs --engines N\n");
+		return -EINVAL;
+	}
 	if (!k->nr_engines)
 		k->nr_engines = t->format == TRACE_AZURE ? LENGTHS_ENGINES : 1;
+	if (k->bound && t->format == TRACE_AZURE) {
+		fprintf(stderr, "kvreplay: --bound: %s has no block ids, so there are no hits\n",
+			t->path);
+		return -EINVAL;
+	}
 	for (c = 0; c < k->nr_capacities && k->apart; c++)
 		if (k->capacities[c] < k->nr_engines) {
 			fprintf(stderr, "kvreplay: %llu pages are not one for each of %u engines\n",
@@ -153,7 +162,7 @@ int main(int argc, char **argv)
 	int err;
 
 	kvreplay_options(&k, argc, argv);
-	err = trace_read(&t, k.trace_path, k.format, why);
+	err = trace_read(&t, k.trace_path, k.format, k.page_tokens, why);
 	if (err)
 		fprintf(stderr, "kvreplay: %s\n", why);
 	else

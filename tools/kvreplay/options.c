@@ -60,6 +60,7 @@ static const char doc[] =
 	"  kvreplay --trace conversation.jsonl --capacity 640G --engines 4 --private\n"
 	"  kvreplay --trace code.csv --capacity 40 --decode-rate 20 --wait 5\n";
 
+__attribute__((visibility("default"))) /* libc looks for it */
 const char *argp_program_version = "kvreplay " KV_VERSION;
 
 static double number(struct argp_state *state, const char *name, const char *arg, double lo,
@@ -126,6 +127,13 @@ static void capacities(struct argp_state *state, struct kvreplay *k)
 	}
 }
 
+static bool is_svg(const char *path)
+{
+	size_t len = strlen(path);
+
+	return len > 4 && !strcmp(path + len - 4, ".svg");
+}
+
 static void finish(struct argp_state *state, struct kvreplay *k)
 {
 	uint32_t p = 0;
@@ -134,8 +142,8 @@ static void finish(struct argp_state *state, struct kvreplay *k)
 		argp_error(state, "which trace? --trace FILE");
 	if (!k->capacity_text)
 		argp_error(state, "how large is the cache? --capacity 10k");
-	if (k->apart && !k->nr_engines)
-		argp_error(state, "--private needs --engines N");
+	if (k->plot_path && !is_svg(k->plot_path))
+		argp_error(state, "--plot draws SVG: name its file *.svg, not '%s'", k->plot_path);
 	capacities(state, k);
 	while (p < MM_NR_POLICIES && !k->policy[p])
 		p++;

@@ -10,6 +10,9 @@
  *             others; a refusal is then at once.
  *             Request i is the (i mod nr_engines)-th engine's. Engines share one pool and cache,
  *             or have a pool of capacity / nr_engines each (apart).
+ *             refaults are counted here and not taken from mm_vmstat: mm forgets an eviction after
+ *             as many more as it has shadows, and two paths of one hash are one to it; this is
+ *             exact over the whole trace.
  * Invariants: the same call gives the same result, but for wall_ns.
  * Errors:     -errno, nothing to free.
  */

@@ -138,6 +138,8 @@ static void fill(struct row *r)
 		add_cache(r);
 	else
 		add_waits(r);
+	if (r->trace->format == TRACE_AZURE && r->k->json)
+		add_f(r, "refaults", "", NAN);
 	if (r->k->json)
 		add_u(r, "operations", "", r->run->res.ops);
 }
@@ -194,6 +196,8 @@ void kvreplay_report(const struct kvreplay *k, const struct trace *t, const stru
 	}
 	if (t->format == TRACE_MOONCAKE && (k->json || nr_runs == 1))
 		report_gaps(e, g);
+	else if (t->format == TRACE_AZURE)
+		emit_null(e, "reuse_gap");
 	emit_close(e);
 	free(rows);
 }

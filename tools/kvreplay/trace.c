@@ -19,6 +19,7 @@ struct reader {
 	struct format_line parsed;
 	uint32_t max_requests;
 	uint64_t max_blocks;
+	uint32_t page_tokens;
 	uint64_t first_ns; /* the file's clock at our 0 */
 	char *why;
 };
@@ -179,6 +180,21 @@ static int add_blocks(struct reader *r)
 	return 0;
 }
 
+static int check_blocks(struct reader *r)
+{
+	const struct format_line *l = &r->parsed;
+	uint64_t want = r->page_tokens ?
+			(l->input_tokens + r->page_tokens - 1ull) / r->page_tokens : l->nr_ids;
+	char what[120];
+
+	if (r->trace->format != TRACE_MOONCAKE || l->nr_ids == want)
+		return 0;
+	snprintf(what, sizeof(what), "%u hash_ids, but \"input_length\" %u is %llu pages of %u "
+		 "tokens: see --page-tokens", l->nr_ids, l->input_tokens,
+		 (unsigned long long)want, r->page_tokens);
+	return wrong_line(r, what);
+}
+
 static int add_request(struct reader *r)
 {
 	const struct format_line *l = &r->parsed;
@@ -238,7 +254,10 @@ static int parse(struct reader *r, bool first)
 					      : format_mooncake(&r->parsed, r->line, r->len);
 	if (err == -ENOMEM)
 		return no_memory(r);
-	return err ? wrong_line(r, r->parsed.why) : add_request(r);
+	if (err)
+		return wrong_line(r, r->parsed.why);
+	err = check_blocks(r);
+	return err ? err : add_request(r);
 }
 
 static int read_all(struct reader *r)
@@ -266,9 +285,10 @@ static int read_all(struct reader *r)
 	return more;
 }
 
-int trace_read(struct trace *t, const char *path, enum trace_format format, char why[TRACE_WHY_LEN])
+int trace_read(struct trace *t, const char *path, enum trace_format format, uint32_t page_tokens,
+	       char why[TRACE_WHY_LEN])
 {
-	struct reader r = { .trace = t, .why = why };
+	struct reader r = { .trace = t, .page_tokens = page_tokens, .why = why };
 	int err;
 
 	*t = (struct trace){ .path = path, .format = format };

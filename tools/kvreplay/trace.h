@@ -58,8 +58,10 @@ struct trace_gaps {
 	unsigned int nr;	/* buckets up to the last one with something in it */
 };
 
-/* path "-": standard input. */
-int trace_read(struct trace *, const char *path, enum trace_format, char why[TRACE_WHY_LEN]);
+/* path "-": standard input. A line must have as many blocks as its input has pages of page_tokens;
+ * 0: any number. */
+int trace_read(struct trace *, const char *path, enum trace_format, uint32_t page_tokens,
+	       char why[TRACE_WHY_LEN]);
 void trace_free(struct trace *);
 uint64_t trace_end_ns(const struct trace *);	/* when the last request comes */
 int trace_gaps(const struct trace *, struct trace_gaps *);

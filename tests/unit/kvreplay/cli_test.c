@@ -106,10 +106,37 @@ static void lengths_have_no_hits(void **state)
 	assert_string_equal(json_string_value(json_object_get(o, "format")), "azure");
 	assert_true(json_is_null(json_object_get(o, "hit_ratio_blocks")));
 	assert_true(json_is_null(json_object_get(o, "hit_ratio_tokens")));
+	assert_true(json_is_null(json_object_get(o, "refaults")));
+	assert_true(json_is_null(json_object_get(o, "reuse_gap")));
 	assert_int_equal(whole(o, "served"), 2);
 	assert_int_equal(whole(o, "waited"), 0);
 	assert_true(real(o, "pressure_some") == 0);
 	json_decref(o);
+}
+
+static void says(const char *trace, const char *args, int want, const char *text)
+{
+	int status;
+	char *out = output(trace, strlen(trace), args, &status);
+
+	if (WEXITSTATUS(status) != want || !strstr(out, text))
+		fail_msg("%s: status %d: %s", args, WEXITSTATUS(status), out);
+	free(out);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+	json_t *o = document(rows, "-c 8 --private --json --trace");
+
+	(void)state;
+	assert_int_equal(whole(o, "engines"), 4);
+	json_decref(o);
+	says(four, "-c 8 --private --trace", 1, "--private needs --engines N");
+	says(rows, "-c 8 --bound --trace", 1, "--bound: ");
+	says(four, "-c 8 --plot hits.png --trace", 2, "hits.png");
+	says(RQ(0, 512, [1]) RQ(0, 1025, [1, 2]), "-c 8 --trace", 1,
+	     ":2: 2 hash_ids, but \"input_length\" 1025 is 3 pages of 512 tokens");
+	says(four, "-c 8 --page-tokens 256 --trace", 1, ":1: 2 hash_ids");
 }
 
 static void two_runs_say_the_same(void **state)
@@ -150,6 +177,7 @@ int main(void)
 		cmocka_unit_test(a_single_run_is_one_object),
 		cmocka_unit_test(several_runs_are_a_table),
 		cmocka_unit_test(lengths_have_no_hits),
+		cmocka_unit_test(what_cannot_be_is_refused),
 		cmocka_unit_test(two_runs_say_the_same),
 		cmocka_unit_test(bad_traces_are_one_line_and_status_1),
 	};

@@ -38,7 +38,7 @@ static UNUSED const char *write_file(const void *text, size_t len)
 static UNUSED int read_text(struct trace *t, const char *text, char *why)
 {
 	const char *path = write_file(text, strlen(text));
-	int err = trace_read(t, path, TRACE_DETECT, why);
+	int err = trace_read(t, path, TRACE_DETECT, 0, why);
 
 	unlink(path);
 	return err;

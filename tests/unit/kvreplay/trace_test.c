@@ -144,20 +144,20 @@ static void hostile_files_are_refused_in_bounded_memory(void **state)
 	struct trace t;
 
 	(void)state;
-	assert_int_not_equal(trace_read(&t, "/dev/zero", TRACE_DETECT, why), 0);
+	assert_int_not_equal(trace_read(&t, "/dev/zero", TRACE_DETECT, 0, why), 0);
 	assert_non_null(strstr(why, "longer than"));
 	trace_free(&t);
-	assert_int_not_equal(trace_read(&t, "/tmp", TRACE_DETECT, why), 0);
+	assert_int_not_equal(trace_read(&t, "/tmp", TRACE_DETECT, 0, why), 0);
 	trace_free(&t);
 	memset(deep, '[', sizeof(deep));
 	memcpy(deep, "{\"a\":", 5);
 	path = write_file(deep, sizeof(deep));
-	assert_int_not_equal(trace_read(&t, path, TRACE_DETECT, why), 0);
+	assert_int_not_equal(trace_read(&t, path, TRACE_DETECT, 0, why), 0);
 	assert_non_null(strstr(why, ":1: "));
 	unlink(path);
 	trace_free(&t);
 	path = write_file("{\"a\":\0\n\x1b[2J", 12);
-	assert_int_not_equal(trace_read(&t, path, TRACE_MOONCAKE, why), 0);
+	assert_int_not_equal(trace_read(&t, path, TRACE_MOONCAKE, 0, why), 0);
 	assert_null(strchr(why, 0x1b));
 	unlink(path);
 	trace_free(&t);

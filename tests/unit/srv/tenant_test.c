@@ -304,7 +304,7 @@ static void a_change_is_made_on_all_devices_or_none(void **state)
 
 static int ask_set(const char *path, const char *name, uint64_t max, struct kv_admin_tenant *t)
 {
-	struct kv_admin_tenant_set q = { .device = KV_ALL_DEVICES, .mask = KV_TENANT_MAX,
+	struct kv_admin_tenant_set q = { .device = KV_ALL_DEVICES, .mask = KV_TENANT_SET_MAX,
 					 .max_bytes = max };
 
 	snprintf(q.name, sizeof(q.name), "%s", name);
@@ -374,7 +374,7 @@ static void hoard(const char *path, int told)
 static void who_stays_above_max_is_killed_if_the_tenant_says_so(void **state)
 {
 	struct kv_admin_tenant_set q = { .device = KV_ALL_DEVICES,
-					 .mask = KV_TENANT_MAX | KV_TENANT_OOM,
+					 .mask = KV_TENANT_SET_MAX | KV_TENANT_SET_OOM,
 					 .max_bytes = 2 * MIB, .oom_action = MM_OOM_KILL };
 	struct kv_admin_tenant t;
 	struct raw_daemon d;
