@@ -107,7 +107,7 @@ static void used_again(struct mm *mm, const struct node *n, uint32_t class, uint
 
 	tenant_at(mm, tenant)->workingset.gap_ms[log2_of(gap)]++;
 	if (w)
-		worth_reuse(w, class, gap);
+		worth_reuse(w, class, gap, policy_clock(mm) >> 10);
 }
 
 void workingset_create(struct mm *mm, uint32_t node)
@@ -167,6 +167,9 @@ void workingset_check(const struct mm *mm)
 		if (shadow_at(mm, i)->live && distance(mm, i) == 1)
 			MM_ASSERT(*head_of(mm, shadow_at(mm, i)->path) == i);
 	}
+	for (uint32_t t = pool_next(mm, &mm->tenants, 0); t; t = pool_next(mm, &mm->tenants, t))
+		if (worth_at(mm, t))
+			worth_check(worth_at(mm, t));
 	for (uint32_t n = pool_next(mm, &mm->nodes, 0); n; n = pool_next(mm, &mm->nodes, n)) {
 		MM_ASSERT(node_at(mm, n)->path == workingset_path(mm, n));
 		MM_ASSERT(node_at(mm, n)->class < POLICY_CLASSES && node_at(mm, n)->prio < 3);

@@ -4,9 +4,11 @@
 #include "core.h"
 #include "worth.h"
 
-#define EPOCH_PAGES	4096u	/* then a new epoch begins and counts fade by a 64th */
+#define EPOCH_PAGES	4096u	/* then a new epoch begins and counts fade */
+#define FADE		32u	/* by so small a part */
 #define TABLE_PAGES	1024u	/* between tables at most */
 #define FIRST_PAGES	64u	/* the first table */
+#define SMOOTH		5u	/* buckets each way, an octave and a half at the foot */
 #define ONE		(1ull << 30)	/* certainty */
 #define WORTH_MAX	(1ull << 58)	/* hints multiply it */
 #define ALIVE_MIN	(1ull << 8)	/* so that time goes on where all have come back */
@@ -68,19 +70,31 @@ static uint32_t floor_bucket(const struct worth *w)
 	return worth_bucket(worth_bucket_start(b) / 16);
 }
 
-/* Pages of a class that entered in an epoch, counted back from now. */
-static uint64_t entered_in(const struct worth *w, uint32_t class, uint32_t epoch)
+/* Of an epoch, counted back from now. */
+static uint32_t slot(const struct worth *w, uint32_t epoch)
 {
-	return w->entered[(w->head + WORTH_EPOCHS - epoch) % WORTH_EPOCHS][class];
+	return (w->head + WORTH_EPOCHS - epoch) % WORTH_EPOCHS;
 }
 
 static uint64_t middle(const struct worth *w, uint32_t epoch, uint64_t now_ms)
 {
-	uint64_t start = w->start_ms[(w->head + WORTH_EPOCHS - epoch) % WORTH_EPOCHS];
-	uint64_t end = epoch ? w->start_ms[(w->head + WORTH_EPOCHS - epoch + 1) % WORTH_EPOCHS] :
-			       now_ms;
+	uint64_t start = w->start_ms[slot(w, epoch)];
+	uint64_t end = epoch ? w->start_ms[slot(w, epoch - 1)] : now_ms;
 
 	return start + (end - start) / 2;
+}
+
+/* The nearer a neighbour the more it weighs. Buckets under 8 ms are not of equal ratio. */
+static uint64_t smooth(const struct worth *w, uint32_t class, uint32_t b)
+{
+	uint64_t sum = (SMOOTH + 1) * (uint64_t)w->reuse[class][b];
+
+	if (b < 8 || b + SMOOTH >= WORTH_BUCKETS)
+		return w->reuse[class][b];
+	for (uint32_t i = 1; i <= SMOOTH; i++)
+		sum += (SMOOTH + 1 - i) *
+		       ((uint64_t)w->reuse[class][b - i] + w->reuse[class][b + i]);
+	return sum / ((SMOOTH + 1) * (SMOOTH + 1));
 }
 
 /* The curve of a class: F over the time its pages spend waiting, at the start of each bucket. */
@@ -94,8 +108,8 @@ static void curve(const struct worth *w, uint32_t class, uint64_t now_ms, struct
 		uint64_t from = worth_bucket_start(b), to = worth_bucket_start(b + 1), hit;
 
 		while (epoch < w->nr_epochs && middle(w, epoch, now_ms) + from > now_ms)
-			old = core_less(old, entered_in(w, class, epoch++));
-		hit = w->reuse[class][b] * ONE / (old > least ? old : least);
+			old = core_less(old, w->entered[slot(w, epoch++)][class]);
+		hit = smooth(w, class, b) * ONE / (old > least ? old : least);
 		hit = hit < alive ? hit : alive;
 		p[b + 1].y = p[b].y + hit;
 		p[b + 1].x = p[b].x + (to - from) * (alive - hit / 2);
@@ -147,7 +161,7 @@ static void make_table(struct worth *w, uint64_t now_ms)
 
 static uint32_t faded(uint32_t v)
 {
-	return v - (v + 63) / 64;
+	return v - (v + FADE - 1) / FADE;
 }
 
 static void fade(struct worth *w)
@@ -159,6 +173,8 @@ static void fade(struct worth *w)
 		for (uint32_t e = 0; e < WORTH_EPOCHS; e++)
 			w->entered[e][c] = faded(w->entered[e][c]);
 	}
+	for (uint32_t e = 0; e < WORTH_EPOCHS; e++)
+		w->unit[e] = faded(w->unit[e]);
 }
 
 static void next_epoch(struct worth *w, uint64_t now_ms)
@@ -166,6 +182,7 @@ static void next_epoch(struct worth *w, uint64_t now_ms)
 	w->head = (w->head + 1) % WORTH_EPOCHS;
 	w->nr_epochs += w->nr_epochs < WORTH_EPOCHS;
 	w->start_ms[w->head] = now_ms;
+	w->unit[w->head] = WORTH_UNIT;
 	memset(w->entered[w->head], 0, sizeof(w->entered[w->head]));
 	w->in_epoch = 0;
 }
@@ -190,7 +207,36 @@ void worth_enter(struct worth *w, uint32_t class, uint64_t now_ms)
 	}
 }
 
-void worth_reuse(struct worth *w, uint32_t class, uint64_t gap_ms)
+/* The epoch in which a page entered then, the oldest for what is older. */
+static uint32_t epoch_of(const struct worth *w, uint64_t then_ms)
 {
-	w->reuse[class][worth_bucket(gap_ms)] += WORTH_UNIT;
+	uint32_t from = 0, to = w->nr_epochs - 1;
+
+	while (from < to) {
+		uint32_t mid = (from + to) / 2;
+
+		if (w->start_ms[slot(w, mid)] <= then_ms)
+			to = mid;
+		else
+			from = mid + 1;
+	}
+	return from;
+}
+
+void worth_reuse(struct worth *w, uint32_t class, uint64_t gap_ms, uint64_t now_ms)
+{
+	if (w->nr_epochs)
+		w->reuse[class][worth_bucket(gap_ms)] +=
+			w->unit[slot(w, epoch_of(w, core_less(now_ms, gap_ms)))];
+}
+
+void worth_check(const struct worth *w)
+{
+	MM_ASSERT(w->head < WORTH_EPOCHS && w->nr_epochs <= WORTH_EPOCHS);
+	MM_ASSERT(w->in_epoch < EPOCH_PAGES && w->due <= TABLE_PAGES);
+	for (uint32_t e = 0; e < w->nr_epochs; e++) {
+		MM_ASSERT(w->unit[slot(w, e)] <= WORTH_UNIT);
+		if (e)
+			MM_ASSERT(w->start_ms[slot(w, e)] <= w->start_ms[slot(w, e - 1)]);
+	}
 }

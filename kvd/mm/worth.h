@@ -8,11 +8,13 @@
  *             = the steepest chord from a to a later point of F over the time spent waiting, found
  *             for all ages in one pass over the upper hull.
  *             F is counted in buckets, four an octave of ms, so it has no unit of its own; each
- *             bucket is divided by the pages old enough to have reached it. Old counts fade.
+ *             bucket is divided by the pages old enough to have reached it. Old counts fade, and
+ *             a reuse counts what the page it is of counts by now. Chains come and go as one, so a
+ *             bucket holds few independent events: each is averaged with its neighbours.
  *             Buckets below a sixteenth of the median gap are one: what returns so soon is a hit
  *             under any policy.
- * Invariants: integer; one learner a tenant; bounded.
- * Units:      ms (of 1024 * 1024 ns); counts << 6; worth << 40, hits a ms.
+ * Invariants: integer; one learner a tenant; bounded; epochs begin in order of time.
+ * Units:      ms (of 1024 * 1024 ns); counts << 12; worth << 40, hits a ms.
  * Cost:       O(1) an event, O(classes * buckets) every 1024 pages, sooner while young.
  * See:        docs/decisions/0002-eviction.md, tests/unit/mm/worth_test.c
  */
@@ -26,7 +28,7 @@
 #define WORTH_BUCKETS	120u	/* to 2^31 ms */
 #define WORTH_EPOCHS	64u
 #define WORTH_ONE	(1ull << 40)
-#define WORTH_UNIT	64u	/* one page in the counts */
+#define WORTH_UNIT	4096u	/* one page in the counts */
 
 struct worth {
 	uint32_t seen[POLICY_CLASSES];			/* pages that entered the class */
@@ -34,6 +36,7 @@ struct worth {
 	/* When they entered: a ring, newest at head; what left it is older. */
 	uint32_t entered[WORTH_EPOCHS][POLICY_CLASSES];
 	uint64_t start_ms[WORTH_EPOCHS];
+	uint32_t unit[WORTH_EPOCHS];	/* what a page that entered then counts by now */
 	uint32_t head, nr_epochs, in_epoch;
 	uint32_t due;			/* pages until the table is made anew */
 	uint32_t total;			/* pages seen, to 2^16 */
@@ -43,8 +46,9 @@ struct worth {
 struct worth *worth_at(const struct mm *, uint32_t tenant);	/* NULL: nothing is learnt */
 void worth_init(struct mm *, uint32_t tenant);
 void worth_enter(struct worth *, uint32_t class, uint64_t now_ms);
-void worth_reuse(struct worth *, uint32_t class, uint64_t gap_ms);
+void worth_reuse(struct worth *, uint32_t class, uint64_t gap_ms, uint64_t now_ms);
 uint64_t worth_of(const struct worth *, uint32_t class, uint64_t age_ms);
+void worth_check(const struct worth *);
 uint32_t worth_bucket(uint64_t ms);
 uint64_t worth_bucket_start(uint32_t bucket);
 

@@ -41,6 +41,16 @@ if [ -f $conversation ]; then
 		"$(column HITS "$dir/out")"
 	same "MIN on the conversation trace" "0.1907 0.2945 0.3532 0.3664 0.3664 0.3664 0.3664" \
 		"$(column MIN "$dir/out")"
+	"$kvreplay" -t $conversation -p all -c 1k,3k,5859,10k,30k,100k >"$dir/out" 2>"$dir/err"
+	hits=$(column HITS "$dir/out")	# lru's six, then gittins's
+	verdict "gittins over LRU on the conversation trace: $hits" awk -v h="$hits" 'BEGIN {
+		if (split(h, r, " ") != 12)
+			exit 1
+		split("1.8 1.9 1.28 1.07 1 .998", least, " ")
+		for (i = 1; i <= 6; i++)
+			if (r[i + 6] < least[i] * r[i])
+				exit 1
+	}'
 	"$kvreplay" -t $conversation -p lru -c 10k --engines 4 --private >"$dir/out" 2>"$dir/err"
 	same "four engines apart" "0.0891" "$(column HITS "$dir/out")"
 	"$kvreplay" -t $conversation -p lru -c 10k --engines 4 >"$dir/out" 2>"$dir/err"

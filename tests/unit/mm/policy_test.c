@@ -302,14 +302,32 @@ static void worth_is_highest_when_the_reuse_is_near(void **state)
 		now += 50;
 		worth_enter(&w, 3, now);
 		if (i % 2 && now > 100000)
-			worth_reuse(&w, 3, 100000);
+			worth_reuse(&w, 3, 100000, now);
 	}
+	worth_check(&w);
 	assert_true(worth_of(&w, 3, 10) > 0);
-	assert_true(worth_of(&w, 3, 80000) > 2 * worth_of(&w, 3, 10));
-	assert_int_equal(worth_of(&w, 3, 200000), 0);
+	assert_true(2 * worth_of(&w, 3, 80000) > 3 * worth_of(&w, 3, 10));
+	assert_true(worth_of(&w, 3, 200000) < worth_of(&w, 3, 80000));
+	assert_int_equal(worth_of(&w, 3, 300000), 0);
 	assert_int_equal(worth_of(&w, 4, 10), 0);
 	/* A hit in two after 100 s: about 1 in 200 s. */
 	assert_in_range(worth_of(&w, 3, 10), WORTH_ONE / 400000, WORTH_ONE / 100000);
+}
+
+/* Half come back so late that what was counted when they came has faded: half all the same. */
+static void worth_of_long_gaps_is_not_raised_by_fading(void **state)
+{
+	static struct worth w;
+
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	for (uint64_t now = 0; now < 400000; now++) {
+		worth_enter(&w, 3, now);
+		if (now % 2 && now > 140000)
+			worth_reuse(&w, 3, 140000, now);
+	}
+	worth_check(&w);
+	assert_in_range(worth_of(&w, 3, 10), WORTH_ONE / 600000, WORTH_ONE / 200000);
 }
 
 int main(void)
@@ -325,6 +343,7 @@ int main(void)
 		cmocka_unit_test(an_idle_extent_is_cheaper_than_one_in_use),
 		cmocka_unit_test(buckets_cover_all_times),
 		cmocka_unit_test(worth_is_highest_when_the_reuse_is_near),
+		cmocka_unit_test(worth_of_long_gaps_is_not_raised_by_fading),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
