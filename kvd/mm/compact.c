@@ -329,10 +329,13 @@ static bool has_work(const struct extent *x)
 	return x->nr[FRAME_COLD] || x->nr[FRAME_CACHED] - x->nr_pinned > x->nr_from;
 }
 
+/* While something there is leased a copy gains nothing: what was moved out of one such extent would
+ * be moved back when the next one has its turn. */
 static bool can_work(const struct mm *mm, const struct extent *x)
 {
 	return has_work(x) &&
-	       (x->drain_flags & DRAIN_EVICT || mm->compact.nr_moves < COMPACT_MOVES);
+	       (x->drain_flags & DRAIN_EVICT ||
+		(!x->nr_pinned && mm->compact.nr_moves < COMPACT_MOVES));
 }
 
 /* The look at it is paid already: at least one page goes. */
