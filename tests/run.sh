@@ -148,7 +148,7 @@ part_san() {
 }
 
 # Under valgrind these take minutes each; make soak runs them.
-slow_under_valgrind='ipc/ring_test|kernels/attn_(random|edge)_test|kvgen/(engine|forward)_test|mm/random_test|libkv/(queue|seq_model|seq_remote)_test'
+slow_under_valgrind='ipc/ring_test|kernels/attn_(random|edge)_test|kvgen/(engine|forward)_test|mm/(random|wait|squeeze|fair|compact)_test|libkv/(queue|seq_model|seq_remote)_test'
 # valgrind takes io_uring_enter() for a call that does not block, and hangs.
 no_valgrind='srv/(session|admin|main|server|pass)_test'
 
