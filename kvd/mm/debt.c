@@ -100,15 +100,6 @@ static bool late(const struct mm *mm, const struct extent *x, uint32_t tenant)
 	return cache_at(mm, x->cache)->tenant == tenant && x->drain_ns <= mm->now_ns;
 }
 
-static bool maps(const struct mm *mm, uint32_t engine, uint32_t ext)
-{
-	uint32_t m = engine_at(mm, engine)->members.head;
-
-	while (m && !*import_bits(mm, m, ext))
-		m = member_at(mm, m)->engine_link.next;
-	return m;
-}
-
 static uint64_t extent_bytes(const struct mm *mm, const struct extent *x, uint32_t devices)
 {
 	return page_bytes(mm, x->cache, x->group, devices) << x->order;
@@ -120,7 +111,7 @@ static uint64_t mapped(const struct mm *mm, uint32_t tenant, uint32_t engine, ui
 	uint64_t bytes = 0;
 
 	for (uint32_t e = mm->retiring.head; e; e = extent_at(mm, e)->retire_link.next)
-		if (late(mm, extent_at(mm, e), tenant) && (!engine || maps(mm, engine, e)))
+		if (late(mm, extent_at(mm, e), tenant) && (!engine || import_maps(mm, engine, e)))
 			bytes += extent_bytes(mm, extent_at(mm, e), devices);
 	return bytes;
 }

@@ -20,6 +20,15 @@ uint32_t import_count(uint16_t bits)
 	return nr;
 }
 
+bool import_maps(const struct mm *mm, uint32_t engine, uint32_t ext)
+{
+	uint32_t m = engine ? engine_at(mm, engine)->members.head : NIL;
+
+	while (m && !*import_bits(mm, m, ext))
+		m = member_at(mm, m)->engine_link.next;
+	return m != NIL;
+}
+
 void import_init_member(struct mm *mm, uint32_t member)
 {
 	memset(import_bits(mm, member, 1), 0, mm->cfg.max_extents * sizeof(uint16_t));

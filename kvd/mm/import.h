@@ -10,12 +10,14 @@
 #ifndef MM_IMPORT_H
 #define MM_IMPORT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "mm.h"
 
 uint16_t *import_bits(const struct mm *, uint32_t member, uint32_t ext);
 uint32_t import_count(uint16_t bits);	/* shards in a mask */
+bool import_maps(const struct mm *, uint32_t engine, uint32_t ext);	/* some member; 0: none */
 void import_init_member(struct mm *, uint32_t member);	/* its row has never been written */
 void import_drop_member(struct mm *, uint32_t member);
 int import_op_import(struct mm *, const struct mm_request *, struct mm_reply *);

@@ -127,15 +127,6 @@ uint32_t slab_orphans(const struct cache *c)
 	return c->scrub ? NIL : c->orphans.head;
 }
 
-static bool maps(const struct mm *mm, uint32_t engine, uint32_t ext)
-{
-	uint32_t m = engine ? engine_at(mm, engine)->members.head : NIL;
-
-	while (m && !*import_bits(mm, m, ext))
-		m = member_at(mm, m)->engine_link.next;
-	return m != NIL;
-}
-
 /* Not one being emptied; not one that the adopter's processes map already, for they can only read
  * it; and not one that its last writer, having closed the cache, still can write to. */
 bool slab_adoptable(const struct mm *mm, uint32_t bind, uint32_t ext)
@@ -144,8 +135,8 @@ bool slab_adoptable(const struct mm *mm, uint32_t bind, uint32_t ext)
 
 	if (x->draining)
 		return false;
-	return !x->nr_imports || (!maps(mm, bind_at(mm, bind)->engine, ext) &&
-				  !maps(mm, pool_find(mm, &mm->engines, x->writer), ext));
+	return !x->nr_imports || (!import_maps(mm, bind_at(mm, bind)->engine, ext) &&
+				  !import_maps(mm, pool_find(mm, &mm->engines, x->writer), ext));
 }
 
 /* The extent of the coldest node there, if that helps. */
