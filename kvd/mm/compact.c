@@ -514,11 +514,9 @@ static void look_for_room(struct mm *mm, uint32_t *budget)
 
 /* ---- idle engines -------------------------------------------------------------------------- */
 
-void compact_seen(struct mm *mm, uint32_t engine_id)
+void compact_seen(struct mm *mm, uint32_t engine)
 {
-	uint32_t engine = mm->cfg.idle_ns ? pool_find(mm, &mm->engines, engine_id) : NIL;
-
-	if (!engine)
+	if (!mm->cfg.idle_ns)
 		return;
 	engine_at(mm, engine)->seen_ns = mm->now_ns;
 	engine_at(mm, engine)->packed = false;

@@ -74,7 +74,7 @@ bool compact_give_back(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
 void compact_leave(struct mm *, uint32_t bind);		/* its engine goes: drains end */
 void compact_end(struct mm *, uint32_t ext);		/* it retires, or is let be */
 void compact_changed(struct mm *, uint32_t ext);	/* counts of a draining extent */
-void compact_seen(struct mm *, uint32_t engine_id);	/* it asked for something */
+void compact_seen(struct mm *, uint32_t engine);	/* it asked for something */
 void compact_tick(struct mm *, uint32_t *budget);
 uint64_t compact_rest_ns(const struct mm *);		/* what answers are waited for */
 uint64_t compact_next_deadline(const struct mm *);

@@ -244,12 +244,16 @@ static void settle(struct mm *mm)
 	} while ((mm->dirty || mm->wake.head) && mm->waiting.head && !mm->more);
 }
 
-static void asked(struct mm *mm, uint32_t id)
+/* Found once for all that want to know who is at work. */
+static void asked(struct mm *mm, uint32_t id, bool seen)
 {
 	uint32_t engine = pool_find(mm, &mm->engines, id);
 
-	if (engine)
-		psi_touch(mm, engine);
+	if (!engine)
+		return;
+	if (seen)
+		compact_seen(mm, engine);
+	psi_touch(mm, engine);
 }
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
@@ -257,6 +261,7 @@ int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 	uint32_t op = (uint32_t)rq->op;
 	bool known = op < MM_NR_OPS && ops[op].fn;
 	struct mm_reply *rp;
+	bool seen;
 
 	begin(mm, now_ns);
 	if (!reply_room(mm, known ? worst_words(mm, ops[op].array) : 0))
@@ -271,11 +276,10 @@ int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 		rp->result = ops[op].fn(mm, rq, rp);
 	else
 		rp->result = reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
-	if (known && rp->result >= 0 && ops[op].asks)
-		compact_seen(mm, rq->engine);
+	seen = known && rp->result >= 0 && ops[op].asks;
 	if (rp->result != REPLY_LATER)
 		reply_done(mm, rp);
-	asked(mm, rq->engine);
+	asked(mm, rq->engine, seen);
 	settle(mm);
 	return 0;
 }
