@@ -455,7 +455,7 @@ bool compact_pack(struct mm *mm, uint32_t bind, uint32_t group, uint32_t flags)
 		return false;
 	if (flags & DRAIN_LAST && s->vain_ns > mm->now_ns)
 		return false;
-	if (s->nr_extents - s->bucket[SLAB_DRAINING].nr <= s->promise)
+	if (!slab_can_spare(s))
 		return false;
 	for (uint32_t k = 1; k <= last; k++) {
 		uint32_t e = least_used(mm, s, k, flags);

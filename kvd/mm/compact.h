@@ -6,7 +6,8 @@
  *               CACHED unpinned        copied to a FREE frame of the fullest extent of the slab
  *                                      (MM_EFFECT_MOVE); no room: given up, evicted if DRAIN_STICKY
  *                                      or DRAIN_LAST
- *               CACHED pinned          stays until its leases go: lessees have its address
+ *               CACHED pinned          stays until its leases go, for lessees have its address;
+ *                                      until then nothing else is copied away
  *               HELD                   its engine is asked (MM_EVENT_VACATE) and moves it itself
  *             Once all is FREE it retires. Past its deadline with pages that do not leave it is
  *             given up, and left alone for a time that doubles; after some DRAIN_LAST so is all of

@@ -83,8 +83,7 @@ static bool eligible(const struct mm *mm, const struct extent *x, const struct s
 	/* Who waits for pages of that slab would take it back at once. */
 	if (s->waiters.head && !(sc->flags & DRAIN_STICKY))
 		return false;
-	/* What was promised its slab would go to nobody else. */
-	if (s->nr_extents - s->bucket[SLAB_DRAINING].nr <= s->promise)
+	if (!slab_can_spare(s))
 		return false;
 	if (!sc->tenant && !shrink_may_take(mm, x, sc->below_low))
 		return false;

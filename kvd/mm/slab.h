@@ -79,6 +79,12 @@ static inline uint32_t slab_reclaimable(const struct slab *s)
 	return s->nr[FRAME_CACHED] - s->nr_pinned - (s->off[FRAME_CACHED] - s->off_pinned);
 }
 
+/* May an extent go, or would the slab be left with less than it was promised (admit.h)? */
+static inline bool slab_can_spare(const struct slab *s)
+{
+	return s->nr_extents - s->bucket[SLAB_DRAINING].nr > s->promise;
+}
+
 /* Frames that can be granted; not those of extents that are being emptied. */
 static inline uint32_t slab_free(const struct slab *s)
 {
