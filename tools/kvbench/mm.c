@@ -33,7 +33,8 @@
 static const uint32_t sizes[NR_SIZES] = { 10000, 100000, 1000000, 10000000 };
 
 struct cost {
-	double instructions, lines, ns;
+	struct world_count count;
+	double ns;
 };
 
 struct scale {
@@ -46,39 +47,10 @@ struct scale {
 
 /* ---- counts and times of one world ---------------------------------------------------------- */
 
-struct window {
-	struct world *world;
-	enum world_op op;
-	uint32_t nr;
-};
-
-static void run_window(void *arg)
-{
-	const struct window *win = arg;
-	uint32_t i;
-
-	for (i = 0; i < win->nr; i++)
-		world_step(win->world, win->op);
-}
-
 /* A step of many instructions says enough about all of its pages. */
 static uint32_t counted_steps(enum world_op op)
 {
 	return op == WORLD_COMMIT_CHAIN ? 2 : op == WORLD_LOOKUP ? 6 : 16;
-}
-
-static void count(struct world *w, enum world_op op, struct cost *c)
-{
-	struct window win = { w, op, counted_steps(op) };
-	uint32_t nr = win.nr;
-
-	world_prepare(w, op, nr);
-	c->instructions = (double)trace_instructions(run_window, &win) / nr;
-	world_finish(w, op);
-	world_prepare(w, op, nr);
-	win.nr = 1;
-	c->lines = (double)trace_lines(w->bare.mem, w->bare.len, nr, run_window, &win) / nr;
-	world_finish(w, op);
 }
 
 static int ascending(const void *a, const void *b)
@@ -97,16 +69,16 @@ static double undisturbed(double *v, unsigned int nr)
 
 static double step_ns(struct world *w, enum world_op op, unsigned int samples)
 {
-	struct window win = { w, op, op == WORLD_COMMIT_CHAIN ? 8 : TIMED_STEPS };
+	uint32_t nr = op == WORLD_COMMIT_CHAIN ? 8 : TIMED_STEPS;
 	double ns[BENCH_MAX_SAMPLES];
 	unsigned int i;
 	uint64_t t;
 
 	for (i = 0; i < samples; i++) {
-		world_prepare(w, op, win.nr);
+		world_prepare(w, op, nr);
 		t = bench_now_ns();
-		run_window(&win);
-		ns[i] = (double)(bench_now_ns() - t) / win.nr;
+		world_steps(w, op, nr);
+		ns[i] = (double)(bench_now_ns() - t) / nr;
 		world_finish(w, op);
 	}
 	return undisturbed(ns, samples);
@@ -168,7 +140,7 @@ static int measure(struct scale *s, unsigned int i, unsigned int samples)
 	s->bytes[i] = w->bare.len;
 	/* All counts first: the many steps timed change what a small world looks like. */
 	for (op = 0; op < WORLD_NR_OPS && s->counted; op++)
-		count(w, op, &s->cost[i][op]);
+		world_count(w, op, counted_steps(op), &s->cost[i][op].count);
 	for (op = 0; op < WORLD_NR_OPS; op++)
 		s->cost[i][op].ns = step_ns(w, op, samples);
 	world_destroy(w);
@@ -194,8 +166,8 @@ static void report_costs(struct emit *e, const struct scale *s)
 
 			r[0].s = world_op_name(op);
 			r[1].u = sizes[i];
-			r[2].f = s->counted ? c->instructions : NAN;
-			r[3].f = s->counted ? c->lines : NAN;
+			r[2].f = s->counted ? c->count.instructions : NAN;
+			r[3].f = s->counted ? c->count.lines : NAN;
 			r[4].u = (uint64_t)(c->ns + .5);
 			r[5].f = s->probe_ns[i];
 		}
@@ -223,8 +195,8 @@ static void report_growth(struct emit *e, const struct scale *s)
 		bool siblings = op == WORLD_LOOKUP_ONE; /* nothing but the search among them */
 
 		r[0].s = world_op_name(op);
-		r[1].f = s->counted ? b->instructions / a->instructions : NAN;
-		r[2].f = s->counted ? b->lines / a->lines : NAN;
+		r[1].f = s->counted ? b->count.instructions / a->count.instructions : NAN;
+		r[2].f = s->counted ? b->count.lines / a->count.lines : NAN;
 		r[3].f = siblings ? NAN : GOAL_COUNTS;
 		r[4].f = b->ns / a->ns;
 		r[5].f = probe;

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "trace.h"
+
 #define EXTENT_PAGES 256u
 #define PAGE_BYTES   262144ull
 
@@ -345,4 +347,38 @@ void world_finish(struct world *w, enum world_op op)
 		give_back(w, w->held + i, n);
 	}
 	w->nr_held = 0;
+}
+
+void world_steps(struct world *w, enum world_op op, uint32_t nr)
+{
+	while (nr--)
+		world_step(w, op);
+}
+
+/* ---- counting ------------------------------------------------------------------------------ */
+
+struct window {
+	struct world *world;
+	enum world_op op;
+	uint32_t nr;
+};
+
+static void run_window(void *arg)
+{
+	const struct window *win = arg;
+
+	world_steps(win->world, win->op, win->nr);
+}
+
+void world_count(struct world *w, enum world_op op, uint32_t nr, struct world_count *c)
+{
+	struct window win = { w, op, nr };
+
+	world_prepare(w, op, nr);
+	c->instructions = (double)trace_instructions(run_window, &win) / nr;
+	world_finish(w, op);
+	world_prepare(w, op, nr);
+	win.nr = 1;
+	c->lines = (double)trace_lines(w->bare.mem, w->bare.len, nr, run_window, &win) / nr;
+	world_finish(w, op);
 }

@@ -58,7 +58,15 @@ int world_create(struct world **, uint32_t nr_pages);
 void world_destroy(struct world *);
 void world_prepare(struct world *, enum world_op, uint32_t nr_steps);
 void world_step(struct world *, enum world_op);
+void world_steps(struct world *, enum world_op, uint32_t nr);
 void world_finish(struct world *, enum world_op);	/* gives back what the steps left */
+
+struct world_count {
+	double instructions, lines;	/* of one step */
+};
+
+/* The mean of nr steps, prepared and finished; where trace_works(). */
+void world_count(struct world *, enum world_op, uint32_t nr, struct world_count *);
 
 void world_pair(struct world *, uint32_t nr);	/* allocates nr pages and frees them */
 

@@ -15,38 +15,11 @@
 #define LARGE	 1000000u
 #define AT_MOST	 1.3
 
-struct cost {
-	double instructions, lines;
-};
+static struct world_count cost[2][WORLD_NR_OPS];
 
-struct window {
-	struct world *world;
-	enum world_op op;
-	uint32_t nr;
-};
-
-static struct cost cost[2][WORLD_NR_OPS];
-
-static void run_window(void *arg)
+static uint32_t counted_steps(enum world_op op)
 {
-	const struct window *win = arg;
-
-	for (uint32_t i = 0; i < win->nr; i++)
-		world_step(win->world, win->op);
-}
-
-static void count(struct world *w, enum world_op op, struct cost *c)
-{
-	uint32_t nr = op == WORLD_COMMIT_CHAIN ? 1 : op == WORLD_LOOKUP ? 3 : 8;
-	struct window win = { w, op, nr };
-
-	world_prepare(w, op, nr);
-	c->instructions = (double)trace_instructions(run_window, &win) / nr;
-	world_finish(w, op);
-	world_prepare(w, op, nr);
-	win.nr = 1;
-	c->lines = (double)trace_lines(w->bare.mem, w->bare.len, nr, run_window, &win) / nr;
-	world_finish(w, op);
+	return op == WORLD_COMMIT_CHAIN ? 1 : op == WORLD_LOOKUP ? 3 : 8;
 }
 
 static int count_both(void **state)
@@ -59,7 +32,7 @@ static int count_both(void **state)
 		if (world_create(&w, pages[i]))
 			return -1;
 		for (uint32_t op = 0; op < WORLD_NR_OPS; op++) {
-			count(w, op, &cost[i][op]);
+			world_count(w, op, counted_steps(op), &cost[i][op]);
 			printf("%7u pages: %-16s %8.1f instructions %6.1f lines\n", pages[i],
 			       world_op_name(op), cost[i][op].instructions, cost[i][op].lines);
 		}
