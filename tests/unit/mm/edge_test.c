@@ -1,29 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Corners that a mutation run found untested. */
-#include "mmt.h"
-
-static struct mmt t;
-static uint32_t e1, e2, m1, m2, c1, c2;
+#include "two_engines.h"
 
 static int setup(void **state)
 {
-	struct mm_config cfg = mmt_config();
-	struct mm_cache_desc d = mmt_desc(1);
-
 	(void)state;
-	mmt_init(&t, &cfg);
-	assert_int_equal(mmt_attach(&t, 1000, &e1, &m1), 0);
-	assert_int_equal(mmt_attach(&t, 2000, &e2, &m2), 0);
-	assert_int_equal(mmt_open(&t, e1, &d, &c1), 0);
-	assert_int_equal(mmt_open(&t, e2, &d, &c2), 0);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	mmt_fini(&t);
-	return 0;
+	return two_engines(1000, 2000);
 }
 
 static void a_raised_reservation_takes_no_more_than_the_difference(void **state)
