@@ -30,10 +30,10 @@ static const struct {
 	size_t offset;			/* in struct mm_limits */
 	uint64_t none;			/* what "none" means */
 } knobs[] = {
-	{ "min", TENANT_MIN, offsetof(struct mm_limits, min_bytes), 0 },
-	{ "low", TENANT_LOW, offsetof(struct mm_limits, low_bytes), 0 },
-	{ "high", TENANT_HIGH, offsetof(struct mm_limits, high_bytes), MM_NO_LIMIT },
-	{ "max", TENANT_MAX, offsetof(struct mm_limits, max_bytes), MM_NO_LIMIT },
+	{ "min", KV_TENANT_SET_MIN, offsetof(struct mm_limits, min_bytes), 0 },
+	{ "low", KV_TENANT_SET_LOW, offsetof(struct mm_limits, low_bytes), 0 },
+	{ "high", KV_TENANT_SET_HIGH, offsetof(struct mm_limits, high_bytes), MM_NO_LIMIT },
+	{ "max", KV_TENANT_SET_MAX, offsetof(struct mm_limits, max_bytes), MM_NO_LIMIT },
 };
 #define NR_KNOBS (sizeof(knobs) / sizeof(knobs[0]))
 
@@ -162,7 +162,7 @@ static int set_oom(struct tenant_rule *t, const char *value, char *err, size_t e
 		return -EINVAL;
 	}
 	t->all.oom_action = value[0] == 'k' ? MM_OOM_KILL : MM_OOM_NONE;
-	t->all.mask |= TENANT_OOM;
+	t->all.mask |= KV_TENANT_SET_OOM;
 	return 0;
 }
 
@@ -528,7 +528,7 @@ int tenants_set(struct tenants *t, const char *name, uint32_t device,
 	for (uint32_t d = 0; d < t->nr_devices; d++)
 		if (device == MM_ALL_DEVICES || device == d)
 			merge(&l[d], c);
-	if (c->mask & TENANT_OOM)
+	if (c->mask & KV_TENANT_SET_OOM)
 		oom = c->oom_action;
 	return set_all(t, name, *key, l, oom, err, err_len);
 }

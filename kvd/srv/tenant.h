@@ -29,6 +29,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "kv_admin.h"
 #include "srv/exec.h"
 
 #define TENANT_NAME_BYTES	32u
@@ -39,15 +40,8 @@
 #define TENANT_LARGE		0x80000100u
 #define TENANT_MAX_BYTES	(64ull << 40)	/* as a device's */
 
-/* Which of a tenant's knobs a change is about. */
-#define TENANT_MIN	1u
-#define TENANT_LOW	2u
-#define TENANT_HIGH	4u
-#define TENANT_MAX	8u
-#define TENANT_OOM	16u
-
 struct tenant_change {
-	uint32_t mask;			/* TENANT_MIN.. */
+	uint32_t mask;			/* KV_TENANT_SET_MIN..: the knobs it is about */
 	uint32_t oom_action;		/* enum mm_oom_action */
 	struct mm_limits limits;
 };

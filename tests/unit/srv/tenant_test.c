@@ -48,7 +48,7 @@ static void a_section_has_users_and_limits(void **state)
 	assert_int_equal(r->all.limits.max_bytes, 1536 * MIB);
 	assert_true(r->device[1].limits.max_bytes == MM_NO_LIMIT);
 	assert_true(r->device[2].limits.high_bytes == MM_NO_LIMIT);
-	assert_int_equal(r->device[1].mask, TENANT_MAX);
+	assert_int_equal(r->device[1].mask, KV_TENANT_SET_MAX);
 	assert_int_equal(r->all.oom_action, MM_OOM_KILL);
 	assert_int_equal(tenant_rules_check(&rules, 3, err, sizeof(err)), 0);
 	assert_int_equal(tenant_rules_check(&rules, 2, err, sizeof(err)), -EINVAL);
@@ -192,7 +192,7 @@ static int set(const char *name, uint32_t device, struct tenant_change c)
 
 static struct tenant_change max_of(uint64_t bytes)
 {
-	return (struct tenant_change){ TENANT_MAX, 0, { .max_bytes = bytes } };
+	return (struct tenant_change){ KV_TENANT_SET_MAX, 0, { .max_bytes = bytes } };
 }
 
 static void the_first_section_that_names_a_user_has_it(void **state)
@@ -271,7 +271,7 @@ static void the_limits_of_the_file_hold_from_the_start(void **state)
 
 static void a_change_is_made_on_all_devices_or_none(void **state)
 {
-	struct tenant_change c = { TENANT_MIN | TENANT_OOM, MM_OOM_KILL,
+	struct tenant_change c = { KV_TENANT_SET_MIN | KV_TENANT_SET_OOM, MM_OOM_KILL,
 				   { .min_bytes = 12 * MIB } };
 	struct mm_tenant_info i;
 	uint64_t before;
@@ -282,7 +282,7 @@ static void a_change_is_made_on_all_devices_or_none(void **state)
 	assert_int_equal(set("uid-5", 1, max_of(20 * MIB)), 0);
 	assert_int_equal(mm_tenant_info(exec_mm(pool), 5, &i), 0);
 	assert_true(i.device[0].limits.max_bytes == MM_NO_LIMIT);
-	assert_int_equal(set("uid-6", 1, (struct tenant_change){ TENANT_MIN, 0,
+	assert_int_equal(set("uid-6", 1, (struct tenant_change){ KV_TENANT_SET_MIN, 0,
 								 { .min_bytes = 24 * MIB } }), 0);
 	before = mm_digest(exec_mm(pool));
 	/* device 1 has 8 MiB left */
