@@ -406,7 +406,7 @@ void sessions_kill(struct sessions *t, uint32_t engine)
 				 s->peer.uid, s->peer.pidfd < 0 ? "no pidfd" : strerror(errno));
 		else
 			log_warn("'%s' (pid %d, uid %u) is killed: its tenant is above max and it "
-				 "holds most", s->name, s->peer.pid, s->peer.uid);
+				 "keeps most", s->name, s->peer.pid, s->peer.uid);
 		session_fail(s, 0, "killed: its tenant is above max");
 	}
 }

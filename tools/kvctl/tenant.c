@@ -291,7 +291,7 @@ static void show_text(struct emit *e, const struct kv_admin_tenant *t)
 	row = put_medians(row, medians, t);
 	row[0].s = "OOM ACTION";
 	row[1].s = action(t);
-	row[2].s = "when it stays above max: nothing, or kill the engine that holds most";
+	row[2].s = "when it stays above max: nothing, or kill the engine that keeps most";
 	row += 3;
 	for (uint32_t d = 0; d < t->nr_devices && d < 8; d++)
 		row = put_lines(row, lines + (d + 1) * (size_t)NR_ALL, t, d, true);
