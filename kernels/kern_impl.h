@@ -82,6 +82,25 @@ static inline const char *kern_v_row(const struct kern_view *v, uint64_t page, u
 					 row * v->v_row);
 }
 
+/* The K scale of a token, KERN_SCALE_TOKEN; GQA's V scale is v_scale_off - k_scale_off further. */
+static inline const char *kern_scale_at(const struct kern_view *v, uint64_t page, uint32_t head,
+					uint32_t row)
+{
+	return (const char *)(uintptr_t)(page + v->layer_off + head * v->head_stride +
+					 v->k_scale_off + row * (uint64_t)sizeof(float));
+}
+
+/* From a row to the parts of a KERN_F8_DS one. */
+static inline uint32_t kern_ds_scales(const struct kern_view *v)
+{
+	return v->head_dim;
+}
+
+static inline uint32_t kern_ds_rope(const struct kern_view *v)
+{
+	return v->head_dim + v->head_dim / KERN_DS_BLOCK * (uint32_t)sizeof(float);
+}
+
 /* Rows of q and out, in elements from their base. */
 static inline uint64_t kern_q_at(const struct kern_attn *a, uint32_t seq, uint32_t query,
 				 uint32_t head)
