@@ -168,25 +168,41 @@ enum kern_impl kern_attn_query(const struct kern_attn *a, bool *fast)
 	return usable ? impl : KERN_AUTO;
 }
 
-size_t kern_attn_scratch(const struct kern_attn *a, enum kern_impl impl)
+const struct kern_ops *kern_ops_get(enum kern_impl impl)
 {
 	impl = resolve(impl);
-	if (kern_attn_check(a) || !kern_impl_usable(impl))
-		return 0;
-	return impls[impl].ops->scratch(a);
+	return kern_impl_usable(impl) ? impls[impl].ops : NULL;
+}
+
+size_t kern_attn_scratch(const struct kern_attn *a, enum kern_impl impl)
+{
+	const struct kern_ops *ops = kern_ops_get(impl);
+
+	return kern_attn_check(a) || !ops ? 0 : ops->scratch(a);
 }
 
 int kern_attn(const struct kern_attn *a, enum kern_impl impl, void *scratch)
 {
+	const struct kern_ops *ops;
+	struct kern_part part;
+	uint32_t seq;
 	int err = kern_attn_check(a);
 
 	if (err)
 		return err;
-	impl = resolve(impl);
-	if (!kern_impl_usable(impl))
+	ops = kern_ops_get(impl);
+	if (!ops)
 		return -EOPNOTSUPP;
-	if (impls[impl].ops->scratch(a) && (!scratch || (uintptr_t)scratch % 64))
+	if (ops->scratch(a) && (!scratch || (uintptr_t)scratch % 64))
 		return -EINVAL;
-	impls[impl].ops->run(a, scratch);
+	part = (struct kern_part){
+		.kind = KERN_PART_WHOLE,
+		.seqs = &seq,
+		.nr_seqs = 1,
+		.head1 = a->view.kv_heads,
+		.block1 = kern_blocks(a),
+	};
+	for (seq = 0; seq < a->batch; seq++)
+		ops->run(a, &part, scratch);
 	return 0;
 }

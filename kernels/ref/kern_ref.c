@@ -112,34 +112,35 @@ static double ref_row(const struct ref_row *r, double *acc)
 	return max + log(sum);
 }
 
-static void ref_query(const struct kern_attn *at, uint32_t seq, uint32_t query)
+static void ref_head(const struct kern_attn *at, uint32_t seq, uint32_t query, uint32_t head)
 {
-	struct ref_row r = {.at = at, .seq = seq, .span = kern_span(at, seq, query)};
+	struct ref_row r = {
+		.at = at, .seq = seq, .head = head, .span = kern_span(at, seq, query)};
 	double acc[KERN_MAX_DIM], lse;
-	uint64_t from, to;
+	uint64_t from = kern_q_at(at, seq, query, head), to = kern_out_at(at, seq, query, head);
 	uint32_t c;
 
-	for (r.head = 0; r.head < at->heads; r.head++) {
-		from = kern_q_at(at, seq, query, r.head);
-		for (c = 0; c < kern_q_width(&at->view); c++)
-			r.q[c] = kern_num_get(at->q_dtype, at->q, from + c);
-		lse = ref_row(&r, acc);
-		to = kern_out_at(at, seq, query, r.head);
-		for (c = 0; c < kern_out_width(&at->view); c++)
-			kern_num_put(at->q_dtype, at->out, to + c, (float)acc[c]);
-		if (at->lse)
-			at->lse[kern_lse_at(at, seq, query, r.head)] = (float)lse;
-	}
+	for (c = 0; c < kern_q_width(&at->view); c++)
+		r.q[c] = kern_num_get(at->q_dtype, at->q, from + c);
+	lse = ref_row(&r, acc);
+	for (c = 0; c < kern_out_width(&at->view); c++)
+		kern_num_put(at->q_dtype, at->out, to + c, (float)acc[c]);
+	if (at->lse)
+		at->lse[kern_lse_at(at, seq, query, head)] = (float)lse;
 }
 
-static void ref_run(const struct kern_attn *at, void *scratch)
+/* Whole sequences only; rows are those of a KV head, query-major. */
+static void ref_run(const struct kern_attn *at, const struct kern_part *part, void *scratch)
 {
-	uint32_t seq, query;
+	uint32_t group = at->heads / at->view.kv_heads, rows = kern_head_rows(at);
+	uint32_t i, head, row, end = part->block1 * KERN_BLOCK_ROWS;
 
 	(void)scratch;
-	for (seq = 0; seq < at->batch; seq++)
-		for (query = 0; query < at->q_len; query++)
-			ref_query(at, seq, query);
+	for (i = 0; i < part->nr_seqs; i++)
+		for (head = part->head0; head < part->head1; head++)
+			for (row = part->block0 * KERN_BLOCK_ROWS; row < rows && row < end; row++)
+				ref_head(at, part->seqs[i], row / group,
+					 head * group + row % group);
 }
 
 static bool ref_usable(void)

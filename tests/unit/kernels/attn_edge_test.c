@@ -2,6 +2,7 @@
 /* The edge cases of decode kernels, by name, on every implementation. attn_case.h puts NaN in every
  * unused row and a wild address in every unused table entry, in all of them. */
 #include "attn_case.h"
+#include "kern_impl.h"
 
 #include <sys/mman.h>
 
@@ -462,6 +463,39 @@ static void positions_beyond_31_bits(void **state)
 	attn_free(&c);
 }
 
+/* Lengths, windows and dropped heads that end on, before and behind the grid of chunks. */
+static void borders_of_chunks(void **state)
+{
+	static const int32_t off[] = {-64, -1, 0, 1, 17};
+	static const uint32_t pages[] = {1, 16, 61, 64, 1024, 4096};
+	uint32_t i, j, chunk;
+
+	(void)state;
+	for (i = 0; i < sizeof(off) / sizeof(*off); i++)
+		for (j = 0; j < sizeof(pages) / sizeof(*pages); j++) {
+			struct attn_case c = {.batch = 2,
+					      .page_tokens = pages[j],
+					      .group = 3,
+					      .dk = 16,
+					      .q_len = 1 + 2 * (i & 1),
+					      .sinks = j & 1,
+					      .q_dtype = KERN_BF16,
+					      .seed = 300 + 10 * i + j};
+
+			c.at.view.page_tokens = pages[j];
+			chunk = kern_chunk_tokens(&c.at.view);
+			c.len[0] = chunk + off[i];
+			c.len[1] = 2 * chunk + off[i];
+			attn_check_all(c);
+			c.window = 2048 + off[4 - i];
+			attn_check_all(c);
+			c.starts = c.ends = true;
+			c.start[0] = c.start[1] = chunk + off[4 - i];
+			c.end[0] = c.end[1] = 2 * chunk + off[i] - 1;
+			attn_check_all(c);
+		}
+}
+
 /* kern_attn() on one sequence of the batch gives the same bits as on the whole batch. */
 static void batch_against_single(void **state)
 {
@@ -533,6 +567,7 @@ int main(void)
 		cmocka_unit_test(scores_of_minus_infinity),
 		cmocka_unit_test(offsets_beyond_32_bits),
 		cmocka_unit_test(positions_beyond_31_bits),
+		cmocka_unit_test(borders_of_chunks),
 		cmocka_unit_test(batch_against_single),
 	};
 
