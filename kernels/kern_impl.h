@@ -18,7 +18,7 @@
 
 struct kern_ops {
 	bool (*usable)(void);			/* does this CPU run it */
-	bool (*preferred)(void);		/* may KERN_AUTO be it; the last one is */
+	bool (*preferred)(void);		/* may KERN_AUTO be it; the last fast one is */
 	bool (*fast)(const struct kern_attn *); /* has it an instance for this call */
 	size_t (*scratch)(const struct kern_attn *);
 	void (*run)(const struct kern_attn *, void *scratch);
@@ -29,6 +29,7 @@ extern const struct kern_ops kern_ops_generic;
 extern const struct kern_ops kern_ops_avx2;
 extern const struct kern_ops kern_ops_avx512;
 extern const struct kern_ops kern_ops_avx512_bf16;
+extern const struct kern_ops kern_ops_amx;
 
 /* 0, or -EINVAL for a view no kernel can work on. */
 int kern_view_check(const struct kern_view *);
