@@ -94,8 +94,9 @@ bool kern_impl_usable(enum kern_impl impl)
 	return (unsigned int)impl < KERN_NR_IMPL && impls[impl].ops && impls[impl].ops->usable();
 }
 
-/* What KERN_AUTO may be, as bits. A forced implementation that is unknown or does not run here must
- * fail the call, not be replaced in silence: whoever sets KV_CPU wants to know what was measured. */
+/* What KERN_AUTO may be, as bits. A forced implementation that is unknown or does not run here
+ * must fail the call, not be replaced in silence: whoever sets KV_CPU wants to know what was
+ * measured. */
 static uint32_t probe(void)
 {
 	const char *forced = getenv("KV_CPU");
