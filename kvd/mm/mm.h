@@ -307,12 +307,14 @@ struct mm_reply {
 	 * page's own id, or the one already cached (then the committer still holds its own).
 	 * ALLOC: pages[nr_pages]. */
 	uint32_t nr_pages, nr_groups;
-	const uint64_t *pages;
-	const uint64_t *tail_pages;	/* NULL: no tail */
 	uint32_t tail_tokens, tail_lease;
 	uint32_t nr_events;
-	const struct mm_event *events;	/* EVENTS */
-	const struct mm_group_geom *geom;	/* CACHE_OPEN: [nr_groups] */
+	union {
+		const uint64_t *pages;
+		const struct mm_event *events;		/* EVENTS */
+		const struct mm_group_geom *geom;	/* CACHE_OPEN: [nr_groups] */
+	};
+	const uint64_t *tail_pages;	/* NULL: no tail */
 };
 
 /* ---- effects ------------------------------------------------------------------------------- */

@@ -31,42 +31,30 @@ uint64_t *reply_words(struct mm *mm, uint32_t nr_words)
 	return at;
 }
 
-static struct reply_slot *next_slot(struct mm *mm)
-{
-	struct reply_queue *q = &mm->replies;
-
-	MM_ASSERT(q->nr < REPLY_RING);
-	return &q->slot[(q->head + q->nr) % REPLY_RING];
-}
-
 struct mm_reply *reply_next(struct mm *mm)
 {
-	struct reply_slot *slot = next_slot(mm);
+	struct reply_queue *q = &mm->replies;
+	struct mm_reply *rp = &q->slot[(q->head + q->nr) % REPLY_RING];
 
-	/* In halves: compilers clear more than 64 bytes by a string instruction, which is slow. */
-	_Static_assert(sizeof(*slot) == 128, "two halves");
-	memset(slot, 0, 64);
-	memset((char *)slot + 64, 0, 64);
-	return &slot->reply;
+	MM_ASSERT(q->nr < REPLY_RING);
+	/* In parts: compilers clear more than 64 bytes by a string instruction, which is slow. */
+	_Static_assert(sizeof(*rp) == 96, "two parts");
+	memset(rp, 0, 64);
+	memset((char *)rp + 64, 0, 32);
+	return rp;
 }
 
-static uint32_t word_of(const struct mm *mm, const void *at)
+/* Arrays are found from the start of mm while a reply is in the queue: mm may lie elsewhere when
+ * it is taken out. */
+static const uint64_t *moved(const uint64_t *array, uintptr_t by)
 {
-	return (uint32_t)((const uint64_t *)at - words(mm)) + 1;
+	return array ? (const uint64_t *)((uintptr_t)array + by) : NULL;
 }
 
 void reply_done(struct mm *mm, struct mm_reply *rp)
 {
-	struct reply_slot *slot = next_slot(mm);
-	const void *array = rp->pages;
-
-	MM_ASSERT(rp == &slot->reply);
-	if (rp->op == MM_EVENTS)
-		array = rp->events;
-	else if (rp->op == MM_CACHE_OPEN)
-		array = rp->geom;
-	slot->array_at = array ? word_of(mm, array) : 0;
-	slot->tail_at = rp->tail_pages ? word_of(mm, rp->tail_pages) : 0;
+	rp->pages = moved(rp->pages, -(uintptr_t)mm);
+	rp->tail_pages = moved(rp->tail_pages, -(uintptr_t)mm);
 	mm->replies.nr++;
 }
 
@@ -81,21 +69,12 @@ void reply_push(struct mm *mm, const struct mm_reply *rp)
 bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
 {
 	struct reply_queue *q = &mm->replies;
-	const struct reply_slot *slot = &q->slot[q->head];
-	void *array;
 
 	if (!q->nr)
 		return false;
-	*rp = slot->reply;
-	array = slot->array_at ? words(mm) + slot->array_at - 1 : NULL;
-	if (rp->op == MM_EVENTS)
-		rp->events = array;
-	else if (rp->op == MM_CACHE_OPEN)
-		rp->geom = array;
-	else
-		rp->pages = array;
-	if (slot->tail_at)
-		rp->tail_pages = words(mm) + slot->tail_at - 1;
+	*rp = q->slot[q->head];
+	rp->pages = moved(rp->pages, (uintptr_t)mm);
+	rp->tail_pages = moved(rp->tail_pages, (uintptr_t)mm);
 	q->head = (q->head + 1) % REPLY_RING;
 	q->nr--;
 	return true;

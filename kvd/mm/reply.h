@@ -3,7 +3,7 @@
  *
  * Model:      a ring of replies; arrays are cut off a bump buffer that starts anew when the ring is
  *             empty at the next call. A reply is written in its slot (reply_next to reply_done) and
- *             copied once, to the caller; pointers exist only in that copy, slots keep offsets.
+ *             copied once, to the caller; in the queue its pointers count from the start of mm.
  *             A reply has one array, of pages, events or geometry by its op, and perhaps a tail.
  * Invariants: mm_submit starts only with a slot and its worst-case array left; nothing is pushed
  *             between reply_next and reply_done.
@@ -22,16 +22,11 @@
 #define REPLY_ARRAYS	(MM_MAX_GROUPS + 2u)
 #define REPLY_LATER	1	/* an operation that is answered later */
 
-struct reply_slot {
-	struct mm_reply reply;		/* its pointers mean nothing here */
-	uint32_t array_at, tail_at;	/* word + 1 in the buffer; 0: none */
-};
-
 struct reply_queue {
 	uint64_t off_words;
 	uint32_t nr_words, used_words;
 	uint32_t head, nr;
-	struct reply_slot slot[REPLY_RING];
+	struct mm_reply slot[REPLY_RING];
 };
 
 void reply_begin(struct mm *);		/* a call starts: old arrays go */
