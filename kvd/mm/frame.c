@@ -83,7 +83,7 @@ static uint32_t first_use(struct mm *mm, struct extent *x, uint32_t ext)
 
 /* ---- many of one extent: counters and lists of extents change once ------------------------- */
 
-static uint64_t hold(struct extent *x, uint32_t ext, uint32_t slot, struct frame *fr)
+static inline uint64_t hold(struct extent *x, uint32_t ext, uint32_t slot, struct frame *fr)
 {
 	uint32_t gen = renew(x, fr);
 
@@ -139,20 +139,42 @@ uint32_t frame_reserve(struct mm *mm, uint32_t ext)
 	return f;
 }
 
+uint32_t frame_mark_held(struct mm *mm, uint32_t ext, const uint64_t *ids, uint32_t nr)
+{
+	struct extent *x = extent_at(mm, ext);
+	struct frame *frames = frame_at(mm, x->base);
+	uint32_t fresh = x->fresh, i;
+
+	for (i = 0; i < nr && mm_page_extent(ids[i]) == ext; i++) {
+		uint32_t slot = mm_page_slot(ids[i]);
+		struct frame *fr = frames + slot;
+
+		if (slot >= fresh || fr->gen != mm_page_gen(ids[i]) || fr->state != FRAME_HELD ||
+		    fr->mark)
+			break;
+		fr->mark = 1;
+	}
+	return i;
+}
+
 void frame_release(struct mm *mm, uint32_t ext, const uint64_t *ids, uint32_t nr)
 {
 	struct extent *x = extent_at(mm, ext);
+	struct list held = x->frames[FRAME_HELD], free = x->frames[FRAME_FREE];
+	uint32_t base = x->base;
 
 	for (uint32_t i = 0; i < nr; i++) {
-		uint32_t f = x->base + mm_page_slot(ids[i]);
+		uint32_t f = base + mm_page_slot(ids[i]);
 		struct frame *fr = frame_at(mm, f);
 
 		MM_ASSERT(fr->state == FRAME_HELD && !fr->node);
-		frame_list_del(mm, &x->frames[FRAME_HELD], f);
 		fr->state = FRAME_FREE;
 		fr->mark = 0;
-		frame_list_add_head(mm, &x->frames[FRAME_FREE], f);
+		frame_list_del(mm, &held, f);
+		frame_list_add_head(mm, &free, f);
 	}
+	x->frames[FRAME_HELD] = held;
+	x->frames[FRAME_FREE] = free;
 	slab_recount(slab_of(mm, x), x, FRAME_HELD, FRAME_FREE, nr);
 	pending_wake(mm, x->bind, x->group);
 	extent_update(mm, ext);
