@@ -160,21 +160,18 @@ uint32_t frame_mark_held(struct mm *mm, uint32_t ext, const uint64_t *ids, uint3
 void frame_release(struct mm *mm, uint32_t ext, const uint64_t *ids, uint32_t nr)
 {
 	struct extent *x = extent_at(mm, ext);
-	struct list held = x->frames[FRAME_HELD], free = x->frames[FRAME_FREE];
-	uint32_t base = x->base;
+	struct list *held = &x->frames[FRAME_HELD], *free = &x->frames[FRAME_FREE];
 
 	for (uint32_t i = 0; i < nr; i++) {
-		uint32_t f = base + mm_page_slot(ids[i]);
+		uint32_t f = x->base + mm_page_slot(ids[i]);
 		struct frame *fr = frame_at(mm, f);
 
-		MM_ASSERT(fr->state == FRAME_HELD && !fr->node);
+		MM_ASSERT(fr->state == FRAME_HELD && fr->mark);
 		fr->state = FRAME_FREE;
 		fr->mark = 0;
-		frame_list_del(mm, &held, f);
-		frame_list_add_head(mm, &free, f);
+		frame_list_del(mm, held, f);
+		frame_list_add_head(mm, free, f);
 	}
-	x->frames[FRAME_HELD] = held;
-	x->frames[FRAME_FREE] = free;
 	slab_recount(slab_of(mm, x), x, FRAME_HELD, FRAME_FREE, nr);
 	pending_wake(mm, x->bind, x->group);
 	extent_update(mm, ext);

@@ -2,16 +2,24 @@
 #include <string.h>
 
 #include "core.h"
+#include "event.h"
 
 static uint64_t *words(const struct mm *mm)
 {
 	return (uint64_t *)((uintptr_t)mm + mm->replies.off_words);
 }
 
-void reply_begin(struct mm *mm)
+void reply_init(struct reply_queue *q, uint32_t batch_pages)
 {
-	if (!mm->replies.nr)
-		mm->replies.used_words = 0;
+	const uint32_t events = EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
+
+	q->nr_words = REPLY_ARRAYS * batch_pages + events;
+	q->worst[REPLY_NO_ARRAY] = 0;
+	q->worst[REPLY_ONE_BATCH] = batch_pages;
+	q->worst[REPLY_ALL_GROUPS] = MM_MAX_GROUPS * batch_pages;
+	q->worst[REPLY_EVENT_ARRAY] = events;
+	q->worst[REPLY_GEOM_ARRAY] =
+		MM_MAX_GROUPS * sizeof(struct mm_group_geom) / sizeof(uint64_t);
 }
 
 bool reply_room(const struct mm *mm, uint32_t nr_words)
