@@ -28,6 +28,9 @@ static uint32_t below(struct world *w, uint32_t n)
 
 static bool call(struct world *w, struct mm_request *rq, struct mm_reply *re)
 {
+	rq->flags = 0;
+	rq->cookie = 0;
+	rq->group = 0;
 	rq->engine = w->bare.engine;
 	rq->cache = w->bare.cache;
 	bare_call(&w->bare, rq, re);
@@ -40,20 +43,25 @@ static void must(bool ok, const char *what)
 		mm_panic(what, __FILE__, __LINE__);
 }
 
+/* Nothing but what mm reads of such a request: clearing all of it would be measured, too. */
 static void alloc(struct world *w, uint64_t *pages, uint32_t nr)
 {
-	struct mm_request rq = { .op = MM_ALLOC, .alloc.nr_pages = nr };
+	struct mm_request rq;
 	struct mm_reply re;
 
+	rq.op = MM_ALLOC;
+	rq.alloc = (typeof(rq.alloc)){ .nr_pages = nr };
 	must(call(w, &rq, &re) && re.nr_pages == nr, "alloc");
 	memcpy(pages, re.pages, nr * sizeof(*pages));
 }
 
 static void give_back(struct world *w, const uint64_t *pages, uint32_t nr)
 {
-	struct mm_request rq = { .op = MM_FREE, .free = { pages, nr } };
+	struct mm_request rq;
 	struct mm_reply re;
 
+	rq.op = MM_FREE;
+	rq.free = (typeof(rq.free)){ pages, nr };
 	must(call(w, &rq, &re), "free");
 }
 
