@@ -486,7 +486,8 @@ int mm_complete(struct mm *, uint64_t effect_id, int result, uint64_t now_ns);
 void mm_tick(struct mm *, uint64_t now_ns, unsigned int budget); /* deadlines, background work */
 uint64_t mm_next_deadline(const struct mm *);	/* when mm_tick is next due; UINT64_MAX: never */
 bool mm_next_effect(struct mm *, struct mm_effect *);
-bool mm_next_reply(struct mm *, struct mm_reply *);
+const struct mm_reply *mm_take_reply(struct mm *); /* NULL: none; valid as long as its arrays */
+bool mm_next_reply(struct mm *, struct mm_reply *);	/* the same, copied; false: none */
 
 void mm_check(const struct mm *);	/* aborts with the broken invariant's name */
 uint64_t mm_digest(const struct mm *);

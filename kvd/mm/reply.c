@@ -74,18 +74,27 @@ void reply_push(struct mm *mm, const struct mm_reply *rp)
 	reply_done(mm, to);
 }
 
-bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
+const struct mm_reply *mm_take_reply(struct mm *mm)
 {
 	struct reply_queue *q = &mm->replies;
+	struct mm_reply *rp = &q->slot[q->head];
 
 	if (!q->nr)
-		return false;
-	*rp = q->slot[q->head];
+		return NULL;
 	rp->pages = moved(rp->pages, (uintptr_t)mm);
 	rp->tail_pages = moved(rp->tail_pages, (uintptr_t)mm);
 	q->head = (q->head + 1) % REPLY_RING;
 	q->nr--;
-	return true;
+	return rp;
+}
+
+bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
+{
+	const struct mm_reply *next = mm_take_reply(mm);
+
+	if (next)
+		*rp = *next;
+	return next != NULL;
 }
 
 int reply_error(struct mm_reply *rp, int result, enum mm_reason reason, uint64_t a, uint64_t b)

@@ -3,7 +3,7 @@
  *
  * Model:      a ring of replies; arrays are cut off a bump buffer that starts anew when the ring is
  *             empty at the next call. A reply is written in its slot (reply_next to reply_done) and
- *             copied once, to the caller; in the queue its pointers count from the start of mm.
+ *             read there by the caller; in the queue its pointers count from the start of mm.
  *             A reply has one array, of pages, events or geometry by its op, and perhaps a tail.
  * Invariants: mm_submit starts only with a slot and its worst-case array left; nothing is pushed
  *             between reply_next and reply_done.
