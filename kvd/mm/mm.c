@@ -220,7 +220,7 @@ static void begin(struct mm *mm, uint64_t now_ns)
  * going may again be what somebody waits for. With more set the rest is mm_tick's. */
 static void settle(struct mm *mm)
 {
-	if (!mm->waiting.head && !mm->wake.head && !mm->queue.stale && !mm->cancelled.head) {
+	if (!(mm->waiting.head | mm->wake.head | mm->cancelled.head | mm->queue.stale)) {
 		mm->dirty = false;
 		if (mm->trim.head)
 			slab_trim(mm);
