@@ -267,7 +267,7 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 	if (!press(mm, w, extents) && !coming && !leaving(mm, w))
 		return REFUSED;
 	if (!coming)
-		compact_want(mm, c->device_mask);
+		compact_want(mm, c->device_mask, 0);
 	return WAIT_ROOM;
 }
 

@@ -215,7 +215,7 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 		if (free_soon(mm, d) >= cfg->wmark_high_bytes) {
 			mm->shrink.filling &= ~bit;
 		} else if (!take_any(mm, d, budget)) {
-			compact_fill(mm, bit);
+			compact_want(mm, 0, bit);
 			look_again(mm, mm->now_ns + compact_rest_ns(mm));
 			return;
 		} else if (!*budget) {	/* after something was found, lest looking never ends */
