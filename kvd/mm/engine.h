@@ -45,7 +45,7 @@ struct engine {
 	 * this order and a request must not cost a move there. */
 	uint64_t active_ns;
 	bool on_recent;
-	uint64_t seen_ns;		/* compact's: its last request, exactly: idle_ns may be short */
+	uint64_t seen_ns;	/* compact's: its last request, exactly: idle_ns may be short */
 	bool packed;			/* idle since, and looked at */
 	uint64_t debts;			/* extents it was asked to leave and did not */
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;

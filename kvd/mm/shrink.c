@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "compact.h"
 #include "core.h"
@@ -136,6 +137,27 @@ static uint64_t free_soon(const struct mm *mm, uint32_t d)
 
 	return core_less(mm->cfg.device[d].pool_bytes + dev->leaving_bytes + dev->draining_bytes,
 			 dev->extent_bytes + dev->reserved_bytes + dev->promised_bytes);
+}
+
+uint32_t shrink_spares(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
+{
+	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t low = mm->cfg.device[d].wmark_low_bytes, need = c->need[group][d];
+		uint64_t room, owed, protected;
+
+		if (!low || !need)
+			continue;
+		room = core_less(free_soon(mm, d), low);
+		owed = admit_entitled(mm, bind, group, d);
+		protected = core_less(tenant_at(mm, c->tenant)->limit[d].low_bytes,
+				      memcg_usage(mm, c->tenant, d));
+		room = room > owed ? room : owed;
+		room = room > protected ? room : protected;
+		nr = room / need < nr ? (uint32_t)(room / need) : nr;
+	}
+	return nr;
 }
 
 static void look_again(struct mm *mm, uint64_t ns)

@@ -510,9 +510,10 @@ static void below_low_extents_are_given_back_up_to_high(void **state)
 		cached(e1, c1, i * 200);
 	settle();
 	assert_int_equal(charge(1), 6);		/* 2 free: not below low */
-	cached(e1, c1, 1200);
+	cached(e2, c2, 0);
 	settle();
-	assert_int_equal(charge(1), 4);
+	assert_int_equal(charge(1), 3);
+	assert_int_equal(charge(2), 1);
 	assert_int_equal(mm_vmstat(t.mm)->reclaim_background, 3);
 	assert_int_equal(found(e1, c1, 400), 0);
 	assert_int_equal(found(e1, c1, 600), PAGES);
@@ -526,8 +527,9 @@ static void content_used_while_it_is_taken_stays(void **state)
 
 	(void)state;
 	start(4, 1, 1);
-	for (uint32_t i = 0; i < 4; i++)
+	for (uint32_t i = 0; i < 3; i++)
 		cached(e1, c1, i * 200);
+	cached(e2, c2, 0);
 	t.now++;
 	mm_tick(t.mm, t.now, budget);		/* picks the first, but takes none of it yet */
 	mm_check(t.mm);
@@ -545,8 +547,9 @@ static void background_steps_keep_to_the_budget(void **state)
 {
 	(void)state;
 	start(8, 3, 4);
-	for (uint32_t i = 0; i < 6; i++)
+	for (uint32_t i = 0; i < 5; i++)
 		cached(e1, c1, i * 200);
+	cached(e2, c2, 0);
 	for (uint32_t i = 0; i < 200 && mm_next_deadline(t.mm) <= t.now; i++) {
 		uint64_t before = mm_vmstat(t.mm)->pages_evict;
 
@@ -555,7 +558,50 @@ static void background_steps_keep_to_the_budget(void **state)
 		assert_true(mm_vmstat(t.mm)->pages_evict - before <= 4);
 		mmt_run(&t);
 	}
-	assert_int_equal(charge(1), 4);
+	assert_int_equal(charge(1), 3);
+	mmt_fini(&t);
+}
+
+/* Where single pages do, chosen by the policy, no extent has to be evicted for it. */
+static void who_has_cached_pages_leaves_the_low_watermark_alone(void **state)
+{
+	(void)state;
+	start(8, 2, 4);
+	for (uint32_t i = 0; i < 6; i++)
+		cached(e1, c1, i * 200);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3, NULL), 0);
+	settle();
+	assert_int_equal(charge(1), 6);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 3);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_background, 0);
+	/* More than it can give: the rest comes out of what is free, and that is filled again. */
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 6 * PAGES - 3, NULL), 0);
+	assert_int_equal(charge(1), 7 - 1);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 2 * PAGES, NULL), 0);
+	assert_int_equal(charge(1), 8);
+	mmt_fini(&t);
+}
+
+static void what_is_owed_to_a_tenant_is_new_memory_below_low_too(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+
+	(void)state;
+	start(8, 3, 3);
+	for (uint32_t i = 0; i < 5; i++)
+		cached(i ? e2 : e1, i ? c2 : c1, i * 200);
+	cached(e1, c1, 1200);		/* its first one is used again */
+	assert_int_equal(found(e1, c1, 0), 0);
+	assert_int_equal(charge(1), 1);
+	limit(1, 0, 2, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
+	cached(e1, c1, 1400);
+	assert_int_equal(charge(1), 2);
+	assert_int_equal(found(e1, c1, 1200), PAGES);
+	settle();
+	assert_int_equal(charge(2), 3);
+	assert_int_equal(mmt_open_min(&t, e1, &d, 3 * PAGES, &c1), 0);
+	cached(e1, c1, 1600);
+	assert_int_equal(charge(1), 3);
 	mmt_fini(&t);
 }
 
@@ -592,8 +638,10 @@ static void tenant_below_low_is_spared_while_another_has_something(void **state)
 	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
 	for (uint32_t i = 0; i < 3; i++)
 		cached(e1, c1, i * 200);	/* the coldest, but protected */
+	limit(2, 0, 4, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
 	for (uint32_t i = 0; i < 4; i++)
 		cached(e2, c2, i * 200);
+	limit(2, 0, 0, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
 	settle();
 	assert_int_equal(charge(1), 3);
 	assert_int_equal(charge(2), 2);
@@ -795,6 +843,8 @@ int main(void)
 		cmocka_unit_test(below_low_extents_are_given_back_up_to_high),
 		cmocka_unit_test(content_used_while_it_is_taken_stays),
 		cmocka_unit_test(background_steps_keep_to_the_budget),
+		cmocka_unit_test(who_has_cached_pages_leaves_the_low_watermark_alone),
+		cmocka_unit_test(what_is_owed_to_a_tenant_is_new_memory_below_low_too),
 		cmocka_unit_test(half_empty_extents_are_packed_when_nothing_cheaper_is_left),
 		cmocka_unit_test(tenant_below_low_is_spared_while_another_has_something),
 		cmocka_unit_test(nothing_is_taken_below_min),
