@@ -163,7 +163,13 @@ uint64_t debt_mapped(struct mm *mm, uint32_t tenant)
 
 /* ---- killing ------------------------------------------------------------------------------- */
 
-/* One at a time: while one is dying, its pages are on their way. */
+/* Its pages are on their way. */
+static bool dying(const struct mm *mm, const struct engine *e)
+{
+	return e->fenced && mm->now_ns - e->fenced_ns < DEBT_DYING_NS;
+}
+
+/* One at a time. */
 void debt_kill(struct mm *mm, uint32_t tenant, uint32_t devices, bool late_only)
 {
 	uint32_t worst = NIL;
@@ -174,8 +180,10 @@ void debt_kill(struct mm *mm, uint32_t tenant, uint32_t devices, bool late_only)
 
 		if (engine_at(mm, e)->tenant != tenant)
 			continue;
-		if (engine_at(mm, e)->fenced)
+		if (dying(mm, engine_at(mm, e)))
 			return;
+		if (engine_at(mm, e)->fenced)
+			continue;
 		part = late_only ? mapped(mm, tenant, e, devices) :
 				   held(mm, e, devices) + leased(mm, e, devices);
 		if (part > most) {

@@ -33,6 +33,7 @@ struct engine {
 	uint32_t tenant, lead;
 	bool fenced, draining;
 	bool kill;			/* somebody has to be told to do it */
+	uint64_t fenced_ns;		/* when it was */
 	struct list members, binds, leases, parks;
 	uint32_t nr_scrubs;		/* extents with scrubs on their way */
 	uint32_t nr_pending, nr_keys;	/* keys: owned and pinned */

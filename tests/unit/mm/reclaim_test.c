@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Limits and watermarks at work: what is taken from whom, in which order, and what stays. */
+#include "debt.h"
 #include "limits_world.h"
 
 /* ---- max lowered while running ------------------------------------------------------------- */
@@ -234,6 +235,39 @@ static void worst_debtor_is_killed_one_at_a_time(void **state)
 	assert_int_equal(charge(1), 0);
 	assert_int_equal(mm_vmstat(t.mm)->oom_kills, 2);
 	assert_int_equal(charge(2), 6);
+	mmt_fini(&t);
+}
+
+static void who_does_not_die_delays_the_next_for_a_time_only(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e3, m3, c3;
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_attach(&t, 1, &e3, &m3), 0);
+	assert_int_equal(mmt_open(&t, e3, &d, &c3), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3 * PAGES, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e3, c3, 0, 4 * PAGES, NULL), 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_KILL);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.killed, e3);
+	pass(DEBT_DYING_NS - 1);
+	assert_int_equal(t.nr_kill, 1);
+	for (uint32_t i = 0; i < 200 && t.nr_kill == 1; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);
+	assert_int_equal(t.killed, e1);
+	/* Neither is gone; there is nobody else. */
+	pass(2 * DEBT_DYING_NS);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);
+	assert_int_equal(charge(1), 7);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m3), 0);
+	settle();
+	assert_int_equal(charge(1), 3);
 	mmt_fini(&t);
 }
 
@@ -831,6 +865,7 @@ int main(void)
 		cmocka_unit_test(what_stays_is_charged_and_counted),
 		cmocka_unit_test(raised_max_wakes_who_waits),
 		cmocka_unit_test(worst_debtor_is_killed_one_at_a_time),
+		cmocka_unit_test(who_does_not_die_delays_the_next_for_a_time_only),
 		cmocka_unit_test(who_answers_in_time_is_not_killed),
 		cmocka_unit_test(who_leases_is_killed_not_who_wrote),
 		cmocka_unit_test(shared_beginnings_count_once),
