@@ -45,7 +45,7 @@ static void half_leased(uint32_t lease[2])
 
 /* The extent cannot go before the lease does: copies gained nothing, and were copied back when the
  * other one had its turn, for ever. */
-static void nothing_is_copied_out_of_an_extent_while_something_there_is_leased(void **state)
+static void nothing_is_copied_out_while_something_there_is_leased(void **state)
 {
 	uint32_t lease[2];
 
@@ -107,7 +107,7 @@ static void promised_extents_are_not_taken_to_fill_the_device(void **state)
 /* ---- turns --------------------------------------------------------------------------------- */
 
 /* One that is above its limit is looked at first, in vain. */
-static void tenant_with_nothing_to_take_does_not_keep_a_device_from_being_filled(void **state)
+static void tenant_with_nothing_to_take_does_not_keep_a_device_short(void **state)
 {
 	(void)state;
 	start(8, 0, 0);
@@ -177,10 +177,10 @@ static void who_is_killed_is_told_of_before_other_work(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nothing_is_copied_out_of_an_extent_while_something_there_is_leased),
+		cmocka_unit_test(nothing_is_copied_out_while_something_there_is_leased),
 		cmocka_unit_test(promise_made_meanwhile_has_back_what_is_being_emptied),
 		cmocka_unit_test(promised_extents_are_not_taken_to_fill_the_device),
-		cmocka_unit_test(tenant_with_nothing_to_take_does_not_keep_a_device_from_being_filled),
+		cmocka_unit_test(tenant_with_nothing_to_take_does_not_keep_a_device_short),
 		cmocka_unit_test(tenant_below_its_min_is_woken_behind_a_larger_request),
 		cmocka_unit_test(who_is_killed_is_told_of_before_other_work),
 	};
