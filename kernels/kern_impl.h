@@ -61,7 +61,7 @@ struct kern_part {
 struct kern_ops {
 	bool splits;				/* takes parts of any kind, not only WHOLE */
 	bool (*usable)(void);			/* does this CPU run it */
-	bool (*preferred)(void);		/* may KERN_AUTO be it; the last one is */
+	bool (*preferred)(void);		/* may KERN_AUTO be it; the last fast one is */
 	bool (*fast)(const struct kern_attn *); /* has it an instance for this call */
 	size_t (*scratch)(const struct kern_attn *); /* for any part */
 	void (*run)(const struct kern_attn *, const struct kern_part *, void *scratch);
@@ -72,12 +72,13 @@ extern const struct kern_ops kern_ops_generic;
 extern const struct kern_ops kern_ops_avx2;
 extern const struct kern_ops kern_ops_avx512;
 extern const struct kern_ops kern_ops_avx512_bf16;
+extern const struct kern_ops kern_ops_amx;
 
 /* 0, or -EINVAL for a view no kernel can work on. */
 int kern_view_check(const struct kern_view *);
 
 /* The implementation impl stands for; NULL if this CPU lacks it. */
-const struct kern_ops *kern_ops_get(enum kern_impl impl);
+const struct kern_ops *kern_ops_get(const struct kern_attn *, enum kern_impl);
 
 /* Elements of a query row and of an output row. */
 static inline uint32_t kern_q_width(const struct kern_view *v)
@@ -192,6 +193,25 @@ static inline const char *kern_v_row(const struct kern_view *v, uint64_t page, u
 		return kern_k_row(v, page, head, row);
 	return (const char *)(uintptr_t)(page + v->layer_off + head * v->head_stride + v->v_off +
 					 row * v->v_row);
+}
+
+/* The K scale of a token, KERN_SCALE_TOKEN; GQA's V scale is v_scale_off - k_scale_off further. */
+static inline const char *kern_scale_at(const struct kern_view *v, uint64_t page, uint32_t head,
+					uint32_t row)
+{
+	return (const char *)(uintptr_t)(page + v->layer_off + head * v->head_stride +
+					 v->k_scale_off + row * (uint64_t)sizeof(float));
+}
+
+/* From a row to the parts of a KERN_F8_DS one. */
+static inline uint32_t kern_ds_scales(const struct kern_view *v)
+{
+	return v->head_dim;
+}
+
+static inline uint32_t kern_ds_rope(const struct kern_view *v)
+{
+	return v->head_dim + v->head_dim / KERN_DS_BLOCK * (uint32_t)sizeof(float);
 }
 
 /* Rows of q and out, in elements from their base. */

@@ -460,13 +460,14 @@ static size_t slot_floats(const struct kern_attn *a)
 int kern_plan_make(const struct kern_attn *a, enum kern_impl impl, uint32_t workers, void *mem,
 		   struct kern_plan **out)
 {
-	const struct kern_ops *ops = kern_ops_get(impl);
+	const struct kern_ops *ops;
 	struct planner p;
 	uint32_t i;
 	int err = kern_attn_check(a);
 
 	if (err)
 		return err;
+	ops = kern_ops_get(a, impl);
 	if (!ops)
 		return -EOPNOTSUPP;
 	if (!mem || (uintptr_t)mem % 64)

@@ -4,6 +4,7 @@
  * Written to be read against the formula in kernels.h, not to be quick: the scores are computed
  * twice so that no scratch and no rescaling is needed. */
 #include <math.h>
+#include <string.h>
 
 #include "kern_impl.h"
 #include "kern_num.h"
@@ -16,6 +17,43 @@ struct ref_row {
 	double q[KERN_MAX_DIM];
 };
 
+static double float_at(const char *p)
+{
+	float f;
+
+	memcpy(&f, p, sizeof(f));
+	return (double)f;
+}
+
+/* The scale of a token's K or V, whole row. */
+static double row_scale(const struct ref_row *r, uint32_t t, bool value)
+{
+	const struct kern_view *view = &r->at->view;
+	uint32_t head = r->head / (r->at->heads / view->kv_heads);
+	bool v = value && view->kind == KERN_GQA;
+	const float *given = v ? r->at->v_scale : r->at->k_scale;
+
+	if (view->scale == KERN_SCALE_HEAD)
+		return given ? (double)given[head] : 1;
+	if (view->scale == KERN_SCALE_NONE)
+		return 1;
+	return float_at(kern_scale_at(view, r->at->pte[r->seq][t / view->page_tokens], head,
+				      t % view->page_tokens) +
+			(v ? view->v_scale_off - view->k_scale_off : 0));
+}
+
+/* Element c of a row, without the row's scale. */
+static double element(const struct kern_view *view, const char *row, uint32_t c)
+{
+	if (view->dtype != KERN_F8_DS)
+		return (double)kern_num_get(view->dtype, row, c);
+	if (c >= view->head_dim)
+		return (double)kern_num_get(KERN_BF16, row + kern_ds_rope(view),
+					    c - view->head_dim);
+	return (double)kern_num_get(KERN_F8, row, c) *
+	       float_at(row + kern_ds_scales(view) + c / KERN_DS_BLOCK * sizeof(float));
+}
+
 static double score(const struct ref_row *r, uint32_t t)
 {
 	const struct kern_attn *at = r->at;
@@ -26,8 +64,8 @@ static double score(const struct ref_row *r, uint32_t t)
 	uint32_t c;
 
 	for (c = 0; c < kern_q_width(view); c++)
-		s += r->q[c] * kern_num_get(view->dtype, k, c);
-	s *= at->scale;
+		s += r->q[c] * element(view, k, c);
+	s *= row_scale(r, t, false) * (double)at->scale;
 	if (at->softcap > 0)
 		s = at->softcap * tanh(s / at->softcap);
 	if (at->alibi)
@@ -44,8 +82,9 @@ static void add_value(const struct ref_row *r, uint32_t t, double p, double *acc
 			   r->head / (r->at->heads / view->kv_heads), t % view->page_tokens);
 	uint32_t c;
 
+	p *= row_scale(r, t, true);
 	for (c = 0; c < kern_out_width(view); c++)
-		acc[c] += p * kern_num_get(view->dtype, v, c);
+		acc[c] += p * element(view, v, c);
 }
 
 /* Returns the row's LSE; acc holds the normalised output. */

@@ -114,6 +114,8 @@ static void calls_rejected(void **state)
 	REJECTED(good, scale = NAN);
 	REJECTED(good, scale = INFINITY);
 	REJECTED(good, softcap = -1);
+	REJECTED(good, dcp = 2);
+	REJECTED(good, dcp = 2; at.dcp_interleave = 1; at.dcp_rank = 2);
 	REJECTED(good, softcap = NAN);
 	REJECTED(good, out_stride_head = 7);
 	REJECTED(good, q_len = 2);
@@ -164,6 +166,7 @@ static void names_and_unknown_implementations(void **state)
 	assert_string_equal(kern_impl_name(KERN_AVX2), "avx2");
 	assert_string_equal(kern_impl_name(KERN_AVX512), "avx512");
 	assert_string_equal(kern_impl_name(KERN_AVX512_BF16), "avx512bf16");
+	assert_string_equal(kern_impl_name(KERN_AMX), "amx");
 	assert_string_equal(kern_impl_name(KERN_NR_IMPL), "unknown");
 	assert_true(kern_impl_usable(KERN_REF) && kern_impl_usable(KERN_GENERIC));
 	assert_false(kern_impl_usable(KERN_NR_IMPL));

@@ -322,8 +322,8 @@ static void nan_ahead_of_a_causal_query(void **state)
 		assert_int_equal(attn_run(&c.at, impl), 0);
 		for (i = 0; i < c.out_elems; i++)
 			ref[i] = kern_num_get(c.q_dtype, c.out, i);
-		kern_store(&c.at.view, c.pte[0], 70, 1, row, row);
-		kern_store(&c.at.view, c.pte[0], 71, 1, row, row);
+		attn_store(&c.at.view, c.pte[0], 70, 1, row, row);
+		attn_store(&c.at.view, c.pte[0], 71, 1, row, row);
 		assert_int_equal(attn_run(&c.at, impl), 0);
 		for (head = 0; head < 4; head++)
 			for (i = 0; i < 2 * 64; i++) {
@@ -334,8 +334,8 @@ static void nan_ahead_of_a_causal_query(void **state)
 		assert_true(isnan(kern_num_get(c.q_dtype, c.out, 3 * 64)));
 		for (i = 0; i < 64; i++)
 			row[i] = 0.25f;
-		kern_store(&c.at.view, c.pte[0], 70, 1, row, row);
-		kern_store(&c.at.view, c.pte[0], 71, 1, row, row);
+		attn_store(&c.at.view, c.pte[0], 70, 1, row, row);
+		attn_store(&c.at.view, c.pte[0], 71, 1, row, row);
 		for (i = 0; i < 64; i++)
 			row[i] = i & 1 ? NAN : INFINITY;
 	}
@@ -372,7 +372,7 @@ static void scores_of_minus_infinity(void **state)
 	k[0] = -INFINITY;
 	for (t = 0; t < 150; t++)
 		if (t < 80)
-			assert_int_equal(kern_store(&c.at.view, c.pte[0], t, 1, k, v), 0);
+			assert_int_equal(attn_store(&c.at.view, c.pte[0], t, 1, k, v), 0);
 	free(c.ref_out);
 	free(c.ref_lse);
 	attn_reference(&c);
@@ -451,8 +451,8 @@ static void positions_beyond_31_bits(void **state)
 	for (t = 0; t < 4; t++)
 		pte[pages - 4 + t] = (uintptr_t)attn_alloc(c.page_bytes);
 	for (t = 200 - 102; t < 200; t++) {
-		kern_load(&c.at.view, c.pte[0], t, 1, k, v);
-		assert_int_equal(kern_store(&c.at.view, pte, t + shift, 1, k, v), 0);
+		attn_load(&c.at.view, c.pte[0], t, 1, k, v);
+		assert_int_equal(attn_store(&c.at.view, pte, t + shift, 1, k, v), 0);
 	}
 	c.at.pte = (const uint64_t *const[]){pte};
 	c.at.kv_len = &len;
