@@ -56,7 +56,7 @@ VEC_INLINE vec vec_max(vec a, vec b)
 #define AMX_GROUPS (FLASH_TILE / AMX_ROWS) /* tile registers of tokens in a tile */
 #define AMX_STEPS  (FLASH_TILE / AMX_WIDE)
 
-_Static_assert(FLASH_PAD % AMX_WIDE == 0 && FLASH_ROWS % AMX_ROWS == 0 && AMX_GROUPS == 4,
+_Static_assert(KERN_ROW_PAD % AMX_WIDE == 0 && FLASH_ROWS % AMX_ROWS == 0 && AMX_GROUPS == 4,
 	       "tiles fill tile registers");
 
 /* gcc's tile loads do not say that they read memory. */
@@ -78,9 +78,10 @@ struct amx {
 
 static size_t extra_bytes(const struct kern_attn *at)
 {
-	size_t k = flash_pad(kern_q_width(&at->view)), v = flash_pad(kern_out_width(&at->view));
+	size_t k = kern_row_pad(kern_q_width(&at->view));
+	size_t v = kern_row_pad(kern_out_width(&at->view));
 
-	return FLASH_TILE * 2 * (k + v) + (size_t)flash_block_rows(at) * FLASH_TILE * 8 +
+	return FLASH_TILE * 2 * (k + v) + (size_t)FLASH_ROWS * FLASH_TILE * 8 +
 	       AMX_ROWS * v * sizeof(float);
 }
 
@@ -234,12 +235,10 @@ static void begin(const struct flash *f)
 {
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
 
-	configure(f->group * f->at->q_len > FEW_ROWS ? AMX_ROWS : f->rows);
+	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : f->rows);
 
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
-	memset(f->acc + (size_t)f->rows * f->ldacc, 0,
-	       (size_t)(rows - f->rows) * f->ldacc * sizeof(float));
 	for (b = 0; b < nr_blocks(f); b++)
 		for (c = 0; c < f->ldq; c += AMX_WIDE)
 			transpose(packed_q(f, b) + (size_t)c * AMX_ROWS / 2,
@@ -263,7 +262,7 @@ static bool in_place(const char *const *rows, size_t stride)
 static struct amx_rows group_rows(const char *const *rows, size_t row_bytes, uint32_t width,
 				  uint32_t g, uint32_t t0, uint32_t t1, char *copy)
 {
-	const size_t stride = (size_t)flash_pad(width) * 2;
+	const size_t stride = (size_t)kern_row_pad(width) * 2;
 	uint32_t t = g * AMX_ROWS, i, c;
 
 	if (t >= t0 && t + AMX_ROWS <= t1 && width % AMX_WIDE == 0 && in_place(rows + t, row_bytes))
@@ -402,7 +401,7 @@ static void bias(const struct flash *f, uint32_t b, uint32_t r0, uint32_t r1, ui
 		if (r < r0 || r >= r1)
 			continue;
 		slope[i] = at->alibi ? at->alibi[flash_head(f, r)] : 0;
-		pos[i] = (uint32_t)kern_span(at, f->seq, flash_query(f, r)).pos;
+		pos[i] = (uint32_t)kern_span(at, flash_seq(f, r), flash_query(f, r)).pos;
 	}
 	for (t = t0; t < t1; t++) {
 		vec x = vec_load(s + t * AMX_ROWS) * vec_set(at->scale);
@@ -974,19 +973,18 @@ static size_t scratch_bytes(const struct kern_attn *at)
 	return fast(at) ? flash_scratch(at) : kern_ops_avx512.scratch(at);
 }
 
-static void run(const struct kern_attn *at, void *scratch)
+static void run(const struct kern_attn *at, const struct kern_part *part, void *scratch)
 {
 	if (!fast(at)) {
-		kern_ops_avx512.run(at, scratch);
+		kern_ops_avx512.run(at, part, scratch);
 		return;
 	}
-	flash_run(at, at->heads / at->view.kv_heads * at->q_len <= FEW_ROWS ? &flash_amx_few
-									     : &flash_amx,
-		  scratch);
+	flash_run(at, kern_head_rows(at) <= FEW_ROWS ? &flash_amx_few : &flash_amx, part, scratch);
 	_tile_release();
 }
 
 const struct kern_ops kern_ops_amx = {
+	.splits = true,
 	.usable = usable,
 	.preferred = usable,
 	.fast = fast,
