@@ -3,8 +3,8 @@
  *
  * Model:      y[row][group][n] = sum_k x[row][group][k] * w[group][n][k]. groups is 1 for a plain
  *             layer; a group is a head where every head has a matrix of its own. The outputs of a
- *             group are cut into equal blocks of about BLOCK_BYTES of weights: an item, the unit
- *             that threads may share. Rows go through a block in tiles of a few fixed sizes, padded,
+ *             group are cut into equal blocks of about 1 MiB of weights: an item, the unit that
+ *             threads may share. Rows go through a block in tiles of a few fixed sizes, padded,
  *             so the products the BLAS must know are made once, by gemm_create().
  *             bf16 weights meet inputs rounded to bf16 where the CPU multiplies those; elsewhere a
  *             block is widened when it is used.

@@ -60,7 +60,8 @@ static int check_sizes(const struct kv_mla_params *p)
 		{"hidden", p->hidden, 1, 1u << 20},	 {"heads", p->heads, 1, KERN_MAX_HEADS},
 		{"nope", p->nope, 1, 1u << 16},		 {"rope", p->rope, 2, KERN_MAX_DIM},
 		{"v_dim", p->v_dim, 1, 1u << 16},	 {"rank", p->rank, 1, KERN_MAX_DIM},
-		{"q_rank", p->q_rank, 0, 1u << 20},	 {"row_tile", p->row_tile, 0, GEMM_MAX_TILE},
+		{"q_rank", p->q_rank, 0, 1u << 20},
+		{"row_tile", p->row_tile, 0, GEMM_MAX_TILE},
 	};
 	size_t i;
 

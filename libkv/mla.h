@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mla - the weights of one MLA layer as mla_step.c uses them (public part: kv/mla.h)
+/* mla - the weights of one MLA layer as a step uses them (public part: kv/mla.h)
  *
- * Model:      every matrix is a gemm; W_UK and W_UV have a group for each head. Exactly one of q and
+ * Model:      every matrix is a gemm; W_UK and W_UV have a group a head. Exactly one of q and
  *             (q_a, q_b), one of (uv, o) and combined.
  * Ownership:  a step takes an arena off the list, or makes one, and puts it back; nothing else in a
  *             kv_mla changes after kv_mla_create().

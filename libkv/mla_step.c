@@ -7,7 +7,7 @@
 #include "err.h"
 #include "mla.h"
 
-#define PASS_ROWS 512u /* rows that go through together: bounds what a step keeps between products */
+#define PASS_ROWS 512u /* that go through together: bounds the scratch of a step */
 
 /* Entries [first, first + batch) of a call, and where their activations stand. */
 struct pass {

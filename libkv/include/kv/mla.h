@@ -48,14 +48,14 @@ struct kv_mla_params {
 	/* One matrix W_O * W_UV, [hidden][heads][rank], in place of two. It saves a product and
 	 * reads rank / v_dim times wo: for every published model that is slower. */
 	bool premultiply;
-	/* 0: products are made for as many rows as there are. Else always in tiles of so many (up to
-	 * 64), so that what a sequence gets does not depend on the rest of the batch, to the bit;
-	 * 16 costs nothing where bf16 runs on AMX. */
+	/* 0: products are made for as many rows as there are. Else always in tiles of so many, up
+	 * to 64: then what a sequence gets does not depend on the rest of the batch, to the bit.
+	 * 16 costs little where bf16 runs on AMX. */
 	uint32_t row_tile;
 };
 
 struct kv_mla_info {
-	uint64_t weight_bytes;		/* held: the weights, packed; those passed in may be freed */
+	uint64_t weight_bytes;		/* held: packed; those passed in may be freed */
 	uint64_t scratch_bytes;		/* held for steps: grows to the largest and as many as ran
 					 * at the same time */
 	float scale;			/* of the scores */
@@ -70,8 +70,8 @@ struct kv_mla_step {
 	uint32_t group, layer;		/* layer: index inside the group's layout */
 	uint32_t batch, q_len;		/* q_len 0 means 1: tokens computed of each sequence */
 	struct kv_seq *const *seqs;	/* [batch], all of this cache */
-	const uint32_t *lens;		/* [batch] tokens with the q_len new ones, which have a place
-					 * already (kv_seq_append()); NULL for kv_seq_len(). 0: an
+	const uint32_t *lens;		/* [batch] tokens with the q_len new ones, whose places
+					 * are there (kv_seq_append()); NULL for kv_seq_len(). 0: an
 					 * entry that only pads the batch, its out is 0 */
 	const uint32_t *positions;	/* [batch] rotary position of the first new token; NULL: its
 					 * index. Only differences matter to the scores */

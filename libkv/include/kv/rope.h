@@ -3,13 +3,13 @@
  *
  * The i-th pair (a, b) of a row at position p becomes (a cos - b sin, a sin + b cos) of the angle
  * p * frequency[i], frequency[i] = theta^(-2i/dim) before scaling (Su 2021).
- * YaRN (Peng 2023, as in DeepSeek-V2 and V3) divides the slow frequencies by factor, leaves the fast
- * ones and ramps between them. Whether it applies, to the tables and to the softmax scale alike and
+ * YaRN (Peng 2023, as in DeepSeek-V2 and V3) divides the slow frequencies by factor, leaves the
+ * fast ones and ramps between them. Whether it applies, to the tables and to the softmax scale alike and
  * at every position, is decided here and once: by the model's configured maximum being above
  * original_positions, never by how long a sequence happens to be.
  *
- * Angles are computed in double, tables hold fp32. A kv_rope does not change once it is made, so all
- * layers and threads share one; 4 * dim bytes a position.
+ * Angles are computed in double, tables hold fp32. A kv_rope does not change once it is made, so
+ * all layers and threads share one; 4 * dim bytes a position.
  */
 #ifndef KV_ROPE_H
 #define KV_ROPE_H
@@ -22,7 +22,7 @@ extern "C" {
 
 enum kv_rope_pairing {
 	KV_ROPE_ADJACENT = 0,		/* (0, 1), (2, 3), ...: DeepSeek's own code */
-	KV_ROPE_HALVES = 1,		/* (0, dim/2), (1, dim/2 + 1), ...: weights reordered for it */
+	KV_ROPE_HALVES = 1,		/* (0, dim/2), (1, dim/2 + 1), ...: if the weights are so */
 };
 
 struct kv_rope_params {
@@ -36,7 +36,7 @@ struct kv_rope_params {
 	double beta_fast, beta_slow;	/* YaRN: 0 means 32 and 1 */
 	double mscale, mscale_all_dim;	/* YaRN: as in the config; mscale is 1 where it has none,
 					 * mscale_all_dim 0 */
-	const float *factors;		/* [dim/2] each frequency is divided by (longrope, llama3), in
+	const float *factors;		/* [dim/2] divide each frequency (longrope, llama3), in
 					 * place of YaRN; NULL for none */
 };
 

@@ -429,13 +429,14 @@ static void v3_f32(void **state)
 {
 	(void)state;
 	against_reference(v3_model(128, 96),
-			  &(struct how){.weights = KV_F32, .cache = KV_F32, .page_tokens = 5}, 1e-5);
+			  &(struct how){.weights = KV_F32, .cache = KV_F32, .page_tokens = 5},
+			  5e-6);
 }
 
 static void v3_without_q_lora(void **state)
 {
 	(void)state;
-	against_reference(v3_model(16, 0), &(struct how){.weights = KV_F32, .cache = KV_F32}, 1e-5);
+	against_reference(v3_model(16, 0), &(struct how){.weights = KV_F32, .cache = KV_F32}, 5e-6);
 }
 
 static void v3_premultiplied(void **state)
@@ -443,13 +444,13 @@ static void v3_premultiplied(void **state)
 	(void)state;
 	against_reference(v3_model(8, 96),
 			  &(struct how){.weights = KV_F32, .cache = KV_F32, .premultiply = true},
-			  1e-5);
+			  5e-6);
 }
 
 static void v3_one_head(void **state)
 {
 	(void)state;
-	against_reference(v3_model(1, 96), &(struct how){.weights = KV_F32, .cache = KV_F32}, 1e-5);
+	against_reference(v3_model(1, 96), &(struct how){.weights = KV_F32, .cache = KV_F32}, 5e-6);
 }
 
 static void v3_halves(void **state)
@@ -458,7 +459,7 @@ static void v3_halves(void **state)
 
 	(void)state;
 	m.halves = true;
-	against_reference(m, &(struct how){.weights = KV_F32, .cache = KV_F32}, 1e-5);
+	against_reference(m, &(struct how){.weights = KV_F32, .cache = KV_F32}, 5e-6);
 }
 
 static void v3_f16_cache(void **state)
