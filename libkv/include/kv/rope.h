@@ -4,9 +4,9 @@
  * The i-th pair (a, b) of a row at position p becomes (a cos - b sin, a sin + b cos) of the angle
  * p * frequency[i], frequency[i] = theta^(-2i/dim) before scaling (Su 2021).
  * YaRN (Peng 2023, as in DeepSeek-V2 and V3) divides the slow frequencies by factor, leaves the
- * fast ones and ramps between them. Whether it applies, to the tables and to the softmax scale alike and
- * at every position, is decided here and once: by the model's configured maximum being above
- * original_positions, never by how long a sequence happens to be.
+ * fast ones and ramps between them. Whether it applies, to the tables and to the softmax scale
+ * alike and at every position, is decided here and once: by the model's configured maximum being
+ * above original_positions, never by how long a sequence happens to be.
  *
  * Angles are computed in double, tables hold fp32. A kv_rope does not change once it is made, so
  * all layers and threads share one; 4 * dim bytes a position.
