@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* kv_mla_step() against DeepSeek-V3's formulas in float64 (mla_ref.h), and those against the
  * figures that the published reference module gives. */
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 
@@ -671,6 +673,48 @@ static void concurrent(void **state)
 	layer_close(&l);
 }
 
+static uint32_t threads(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	uint32_t n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* A step makes no threads, however many OpenMP may use, and leaves that setting alone. */
+static void no_threads(void **state)
+{
+	struct how how = {.weights = KV_BF16, .cache = KV_BF16};
+	struct ref_model m = v3_model(16, 96);
+	const double *h = hidden_states(&m, 8, 5);
+	int (*get)(void);
+	void (*set)(int);
+	struct layer l;
+	void *openmp;
+	uint32_t before;
+
+	(void)state;
+	layer_open(&l, &m, &how);
+	openmp = dlopen("libgomp.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!openmp)
+		skip(); /* a oneDNN on other threads */
+	get = (int (*)(void))dlsym(openmp, "omp_get_max_threads");
+	set = (void (*)(int))dlsym(openmp, "omp_set_num_threads");
+	set(5);
+	before = threads();
+	free(feed(&l, &m, 1, &h, 8, 0, NULL));
+	assert_int_equal(threads(), before);
+	assert_int_equal(get(), 5);
+	dlclose(openmp);
+	free((void *)h);
+	ref_free(&m);
+	layer_close(&l);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void bad_parameters(void **state)
@@ -773,6 +817,7 @@ int main(void)
 		cmocka_unit_test(batch_to_the_bit),
 		cmocka_unit_test(pages_and_padding),
 		cmocka_unit_test(concurrent),
+		cmocka_unit_test(no_threads),
 		cmocka_unit_test(bad_parameters),
 		cmocka_unit_test(bad_steps),
 	};
