@@ -13,9 +13,9 @@
 
 #define BLOCK_BYTES (1u << 20) /* stays in a core's second cache while all rows go through it */
 #define BLOCK_STEP  64u	       /* outputs: the BLAS pads its packed weights to so many */
-#define NR_SIZES    6u
+#define NR_SIZES    6u	       /* a single row is no faster than two */
 
-static const uint32_t tile_sizes[NR_SIZES] = {2, 4, 8, 16, 32, GEMM_MAX_TILE}; /* 1 is no faster than 2 */
+static const uint32_t tile_sizes[NR_SIZES] = {2, 4, 8, 16, 32, GEMM_MAX_TILE};
 
 enum { BODY, TAIL, NR_KINDS }; /* the last block of a group may be smaller */
 
@@ -64,7 +64,7 @@ INLINE void narrow_any(uint16_t *restrict to, const float *restrict from, size_t
 		to[i] = to_bf16(from[i]);
 }
 
-/* The baseline of x86-64 has no way to narrow a vector; both loops are a tenth of a step with it. */
+/* The baseline of x86-64 has no way to narrow a vector: half of a step went into these loops. */
 #ifdef __x86_64__
 static __attribute__((target("avx2"))) void widen_avx2(float *to, const uint16_t *from, size_t n)
 {

@@ -698,14 +698,16 @@ static void no_threads(void **state)
 	uint32_t before;
 
 	(void)state;
-	layer_open(&l, &m, &how);
-	openmp = dlopen("libgomp.so.1", RTLD_NOW | RTLD_NOLOAD);
-	if (!openmp)
-		skip(); /* a oneDNN on other threads */
+	openmp = dlopen("libgomp.so.1", RTLD_NOW);
+	if (!openmp) {
+		print_message("skip no_threads: there is no libgomp\n");
+		skip();
+	}
 	get = (int (*)(void))dlsym(openmp, "omp_get_max_threads");
 	set = (void (*)(int))dlsym(openmp, "omp_set_num_threads");
 	set(5);
 	before = threads();
+	layer_open(&l, &m, &how);
 	free(feed(&l, &m, 1, &h, 8, 0, NULL));
 	assert_int_equal(threads(), before);
 	assert_int_equal(get(), 5);
