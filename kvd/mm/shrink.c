@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "compact.h"
 #include "core.h"
@@ -9,6 +10,7 @@
 
 #define SAMPLE		4u	/* frames of an extent looked at, at either end */
 #define WINDOW		32u	/* the cheapest of so many is taken */
+#define GLANCE		4u	/* extents looked at for colder content than one's own */
 #define PRICE		8u	/* of a victim, in the budget; a look that finds none is free */
 #define MAX_ASKS	6u	/* the time between two asks doubles so often */
 
@@ -138,6 +140,62 @@ static uint64_t free_soon(const struct mm *mm, uint32_t d)
 			 dev->extent_bytes + dev->reserved_bytes + dev->promised_bytes);
 }
 
+uint32_t shrink_spares(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
+{
+	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t low = mm->cfg.device[d].wmark_low_bytes, need = c->need[group][d];
+		uint64_t room, owed, protected;
+
+		if (!low || !need)
+			continue;
+		room = core_less(free_soon(mm, d), low);
+		owed = admit_entitled(mm, bind, group, d);
+		protected = core_less(tenant_at(mm, c->tenant)->limit[d].low_bytes,
+				      memcg_usage(mm, c->tenant, d));
+		room = room > owed ? room : owed;
+		room = room > protected ? room : protected;
+		nr = room / need < nr ? (uint32_t)(room / need) : nr;
+	}
+	return nr;
+}
+
+/* Would the policy have all that is seen of x go before n? The oldest and the newest are. */
+static bool all_colder(const struct mm *mm, const struct extent *x, uint32_t n)
+{
+	uint32_t f = x->frames[FRAME_CACHED].head, b = x->frames[FRAME_CACHED].tail;
+
+	for (uint32_t i = 0; i < SAMPLE && f; i++) {
+		if (!policy_colder(mm, frame_at(mm, f)->node, n) ||
+		    !policy_colder(mm, frame_at(mm, b)->node, n))
+			return false;
+		f = frame_at(mm, f)->link.next;
+		b = frame_at(mm, b)->link.prev;
+	}
+	return true;
+}
+
+bool shrink_trade(struct mm *mm, uint32_t bind, uint32_t group)
+{
+	const struct scope sc = { .devices = cache_at(mm, bind_at(mm, bind)->cache)->device_mask };
+	uint32_t n = policy_victim(mm, bind), e = mm->shrink.hand;
+
+	if (!extent_lookup(mm, e) || !extent_at(mm, e)->on_take)
+		e = mm->takeable.head;
+	for (uint32_t i = 0; n && e && i < GLANCE; i++, e = extent_at(mm, e)->take_link.next) {
+		const struct extent *x = extent_at(mm, e);
+
+		if ((x->bind == bind && x->group == group) || !eligible(mm, x, &sc) ||
+		    !all_colder(mm, x, n))
+			continue;
+		mm->shrink.hand = x->take_link.next;
+		return compact_drain(mm, e, DRAIN_EVICT);
+	}
+	mm->shrink.hand = e;
+	return false;
+}
+
 static void look_again(struct mm *mm, uint64_t ns)
 {
 	mm->shrink.hungry = true;
@@ -215,7 +273,7 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 		if (free_soon(mm, d) >= cfg->wmark_high_bytes) {
 			mm->shrink.filling &= ~bit;
 		} else if (!take_any(mm, d, budget)) {
-			compact_fill(mm, bit);
+			compact_want(mm, 0, bit);
 			look_again(mm, mm->now_ns + compact_rest_ns(mm));
 			return;
 		} else if (!*budget) {	/* after something was found, lest looking never ends */
