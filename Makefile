@@ -76,6 +76,7 @@ $(eval $(call module,kvreplay,$(wildcard tools/kvreplay/*.c),-Itools/common -Ikv
 
 # Inference math and per-ISA kernels want the optimiser; nothing else needs to.
 $(BUILD)/obj/tools/kvgen/ops.o: BASE += -O3
+$(BUILD)/obj/kernels/kern_quant.o $(BUILD)/obj/kernels/kern_store.o: BASE += -O3
 $(filter %_avx2.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c
 $(filter %_avx512.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw \
 	-mavx512vl -mavx512dq -mavx512bf16

@@ -31,26 +31,56 @@ static bool dim_valid(uint32_t dim)
 	return dim >= 8 && dim <= KERN_MAX_DIM && dim % 8 == 0;
 }
 
-int kern_view_check(const struct kern_view *v)
+static bool scale_valid(const struct kern_view *v)
+{
+	if (v->scale == KERN_SCALE_NONE)
+		return !v->k_scale_off && !v->v_scale_off;
+	if (v->dtype != KERN_F8 && v->dtype != KERN_I8)
+		return false;
+	if (v->scale == KERN_SCALE_HEAD)
+		return !v->k_scale_off && !v->v_scale_off;
+	return v->scale == KERN_SCALE_TOKEN && v->layer_off % 4 == 0 && v->head_stride % 4 == 0 &&
+	       v->k_scale_off % 4 == 0 && v->v_scale_off % 4 == 0 &&
+	       (v->kind == KERN_GQA || !v->v_scale_off);
+}
+
+static int mla_check(const struct kern_view *v)
+{
+	/* a scaled row has fp32 between its elements */
+	uint32_t align = v->dtype == KERN_F8_DS ? 4 : kern_dtype_size(v->dtype);
+	uint32_t bytes = kern_mla_row_bytes(v->dtype, v->head_dim, v->head_dim_v);
+
+	if (v->kv_heads != 1 || v->head_stride || v->v_off || v->v_row)
+		return -EINVAL;
+	if (!bytes || !dim_valid(v->head_dim + v->head_dim_v))
+		return -EINVAL;
+	if (v->dtype == KERN_F8_DS && v->head_dim % KERN_DS_BLOCK)
+		return -EINVAL;
+	return v->layer_off % align || v->k_row % align || v->k_row < bytes ? -EINVAL : 0;
+}
+
+static int gqa_check(const struct kern_view *v)
 {
 	uint64_t size = kern_dtype_size(v->dtype);
 
-	if (!size || !v->page_tokens || !dim_valid(v->head_dim) || !dim_valid(v->head_dim_v))
+	if (!size || !v->kv_heads || v->kv_heads > KERN_MAX_HEADS)
 		return -EINVAL;
 	if (v->layer_off % size || v->k_row % size)
-		return -EINVAL;
-	if (v->kind == KERN_MLA) {
-		if (v->kv_heads != 1 || v->head_stride || v->v_off || v->v_row)
-			return -EINVAL;
-		if (!dim_valid(v->head_dim + v->head_dim_v))
-			return -EINVAL;
-		return v->k_row < size * (v->head_dim + v->head_dim_v) ? -EINVAL : 0;
-	}
-	if (v->kind != KERN_GQA || !v->kv_heads || v->kv_heads > KERN_MAX_HEADS)
 		return -EINVAL;
 	if (v->head_stride % size || v->v_off % size || v->v_row % size)
 		return -EINVAL;
 	return v->k_row < size * v->head_dim || v->v_row < size * v->head_dim_v ? -EINVAL : 0;
+}
+
+int kern_view_check(const struct kern_view *v)
+{
+	if (!v->page_tokens || !dim_valid(v->head_dim) || !dim_valid(v->head_dim_v))
+		return -EINVAL;
+	if (!scale_valid(v))
+		return -EINVAL;
+	if (v->kind == KERN_MLA)
+		return mla_check(v);
+	return v->kind == KERN_GQA ? gqa_check(v) : -EINVAL;
 }
 
 /* Two output rows on the same bytes would make the result depend on the order of work. */
@@ -69,9 +99,11 @@ int kern_attn_check(const struct kern_attn *a)
 
 	if (err)
 		return err;
+	if (!kern_dtype_float(a->view.dtype)) /* can be stored, cannot be attended to yet */
+		return -EINVAL;
 	if (!a->heads || a->heads > KERN_MAX_HEADS || a->heads % a->view.kv_heads)
 		return -EINVAL;
-	if (!a->q_len || a->q_len > KERN_MAX_Q || !kern_dtype_size(a->q_dtype))
+	if (!a->q_len || a->q_len > KERN_MAX_Q || !kern_dtype_float(a->q_dtype))
 		return -EINVAL;
 	if (a->batch && (!a->pte || !a->kv_len || !a->q || !a->out))
 		return -EINVAL;
@@ -136,25 +168,41 @@ enum kern_impl kern_attn_query(const struct kern_attn *a, bool *fast)
 	return usable ? impl : KERN_AUTO;
 }
 
-size_t kern_attn_scratch(const struct kern_attn *a, enum kern_impl impl)
+const struct kern_ops *kern_ops_get(enum kern_impl impl)
 {
 	impl = resolve(impl);
-	if (kern_attn_check(a) || !kern_impl_usable(impl))
-		return 0;
-	return impls[impl].ops->scratch(a);
+	return kern_impl_usable(impl) ? impls[impl].ops : NULL;
+}
+
+size_t kern_attn_scratch(const struct kern_attn *a, enum kern_impl impl)
+{
+	const struct kern_ops *ops = kern_ops_get(impl);
+
+	return kern_attn_check(a) || !ops ? 0 : ops->scratch(a);
 }
 
 int kern_attn(const struct kern_attn *a, enum kern_impl impl, void *scratch)
 {
+	const struct kern_ops *ops;
+	struct kern_part part;
+	uint32_t seq;
 	int err = kern_attn_check(a);
 
 	if (err)
 		return err;
-	impl = resolve(impl);
-	if (!kern_impl_usable(impl))
+	ops = kern_ops_get(impl);
+	if (!ops)
 		return -EOPNOTSUPP;
-	if (impls[impl].ops->scratch(a) && (!scratch || (uintptr_t)scratch % 64))
+	if (ops->scratch(a) && (!scratch || (uintptr_t)scratch % 64))
 		return -EINVAL;
-	impls[impl].ops->run(a, scratch);
+	part = (struct kern_part){
+		.kind = KERN_PART_WHOLE,
+		.seqs = &seq,
+		.nr_seqs = 1,
+		.head1 = a->view.kv_heads,
+		.block1 = kern_blocks(a),
+	};
+	for (seq = 0; seq < a->batch; seq++)
+		ops->run(a, &part, scratch);
 	return 0;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kern_num - IEEE half and bfloat16 to and from float, one value at a time
+/* kern_num - half, bfloat16, e4m3 and int8 to and from float, one value at a time
  *
  * Model:      pure integer arithmetic on the bits, so it is the same on every machine and under
  *             every rounding or flush-to-zero mode.
  * Invariants: widening is exact, subnormals included; narrowing rounds to nearest even, overflows
- *             to infinity, keeps a NaN a (quiet) NaN and the sign always.
- * See:        tests/unit/kernels/rows_test.c (every half, every tie)
+ *             to infinity (e4m3 and int8 have none: they saturate), keeps a NaN a (quiet) NaN (int8:
+ *             0) and the sign always. To 8 bits without a branch, so that loops become vectors.
+ * See:        tests/unit/kernels/num_test.c (every half and e4m3, every tie)
  */
 #ifndef KERN_NUM_H
 #define KERN_NUM_H
@@ -89,12 +90,52 @@ static inline uint16_t kern_num_to_f16(float f)
 	return (uint16_t)(sign | h);
 }
 
+static inline float kern_num_from_f8(uint8_t e)
+{
+	uint32_t sign = (uint32_t)(e & 0x80) << 24, mag = e & 0x7f;
+	uint32_t bits = mag < 8 ? kern_num_bits((float)mag * 0x1p-9f) : (mag << 20) + (120u << 23);
+
+	return kern_num_float(sign | (mag == 0x7f ? 0x7fc00000 : bits));
+}
+
+static inline uint8_t kern_num_to_f8(float f)
+{
+	const uint32_t unit = 118u << 23; /* 2^-9, the smallest subnormal */
+	int32_t mag = (int32_t)(kern_num_bits(f) & 0x7fffffff);
+	int32_t top = mag < 0x43e00000 ? mag : 0x43e00000; /* 448 */
+	int32_t normal = (top - (120 << 23) + 0x7ffff + (top >> 20 & 1)) >> 20;
+	/* below 2^-6: how many of the middles between multiples of 2^-9 lie under it; the even
+	 * neighbour of a middle takes it */
+	int32_t small = (mag > (int32_t)unit - 0x800000) + (mag >= (int32_t)unit + 0x400000) +
+			(mag > (int32_t)unit + 0xa00000) + (mag >= (int32_t)unit + 0xe00000) +
+			(mag > (int32_t)unit + 0x1100000) + (mag >= (int32_t)unit + 0x1300000) +
+			(mag > (int32_t)unit + 0x1500000) + (mag >= (int32_t)unit + 0x1700000);
+	int32_t e = mag < 0x3c800000 ? small : normal;
+
+	e = mag > 0x7f800000 ? 0x7f : e;
+	return (uint8_t)(e | (int32_t)(kern_num_bits(f) >> 24 & 0x80));
+}
+
+/* The addition rounds as the CPU is set to: to nearest even, where nobody changed it. */
+static inline int8_t kern_num_to_i8(float f)
+{
+	float x = f == f ? f : 0;
+
+	x = x > 127 ? 127 : x;
+	x = x < -127 ? -127 : x;
+	return (int8_t)(kern_num_bits(x + 12582912.0f) & 0xff);
+}
+
 /* Element i of an array of a dtype. The array needs no alignment. */
 static inline float kern_num_get(uint32_t dtype, const void *p, size_t i)
 {
 	uint16_t h;
 	float f;
 
+	if (dtype == KERN_F8)
+		return kern_num_from_f8(((const uint8_t *)p)[i]);
+	if (dtype == KERN_I8)
+		return ((const int8_t *)p)[i];
 	if (dtype == KERN_F32) {
 		memcpy(&f, (const char *)p + i * 4, sizeof(f));
 		return f;
@@ -107,6 +148,14 @@ static inline void kern_num_put(uint32_t dtype, void *p, size_t i, float f)
 {
 	uint16_t h;
 
+	if (dtype == KERN_F8) {
+		((uint8_t *)p)[i] = kern_num_to_f8(f);
+		return;
+	}
+	if (dtype == KERN_I8) {
+		((int8_t *)p)[i] = kern_num_to_i8(f);
+		return;
+	}
 	if (dtype == KERN_F32) {
 		memcpy((char *)p + i * 4, &f, sizeof(f));
 		return;

@@ -7,6 +7,8 @@
  *                                        ... + v_off            -> V rows [token][head_dim_v]
  *               MLA  page + layer_off                           -> rows  [token][rank + rope]
  *             token t stands in page t / page_tokens, row t % page_tokens.
+ *             8-bit elements have a scale: value = element * scale, of a head (the caller's) or of
+ *             each token and head (in the page, behind the rows).
  * Invariants: every implementation gives the same out and LSE within the tolerances of
  *             docs/testing.md; a query never uses a row it does not see, whatever its bytes (NaN
  *             included); the PTE of a page no query sees is never read. What a sequence gives
@@ -34,6 +36,16 @@ enum kern_dtype {
 	KERN_F32 = 1,
 	KERN_F16 = 2,
 	KERN_BF16 = 3,
+	KERN_F8 = 4,	/* e4m3fn: 448 the largest, no infinity, 0x7f and 0xff NaN, subnormals */
+	KERN_I8 = 5,	/* stored as -127 to 127 */
+	KERN_F8_DS = 6, /* MLA only, a row of parts: rank e4m3, a fp32 scale for each 128 of them,
+			 * rope bf16. 656 bytes for 512 + 64; rank is a multiple of 128 */
+};
+
+enum kern_scale {
+	KERN_SCALE_NONE = 0, /* the only one for rows that are no KERN_F8 or KERN_I8 */
+	KERN_SCALE_HEAD,     /* one for K and one for V of each KV head, given with the call */
+	KERN_SCALE_TOKEN,    /* one for each row, in the page */
 };
 
 enum kern_impl {
@@ -49,6 +61,7 @@ enum kern_impl {
 #define KERN_MAX_DIM   576u /* head_dim, head_dim_v, rank + rope: multiples of 8 up to this */
 #define KERN_MAX_HEADS 1024u
 #define KERN_MAX_Q     512u
+#define KERN_DS_BLOCK  128u /* elements of a KERN_F8_DS row that share a scale */
 
 /* Where one layer of one group stands inside a page. Filled by libkv/layout.c only. */
 struct kern_view {
@@ -63,6 +76,10 @@ struct kern_view {
 	uint64_t v_off;	      /* from a head's K rows to its V rows; 0 for MLA */
 	uint64_t k_row;	      /* between K rows (MLA: between rows) */
 	uint64_t v_row;	      /* between V rows; 0 for MLA */
+	uint32_t scale;	      /* enum kern_scale */
+	/* KERN_SCALE_TOKEN: from a head's K rows (MLA: from layer_off) to its fp32 scales, one a token
+	 * next to each other. MLA has no V scales: a row has one. */
+	uint64_t k_scale_off, v_scale_off;
 };
 
 /* One attention call: batch sequences, one layer, q_len queries each. The last query stands at
@@ -93,6 +110,8 @@ struct kern_attn {
 	uint32_t window;    /* 0: none, else a query sees at most this many tokens */
 	const float *sinks; /* [heads] or NULL: a logit that takes mass and adds no value */
 	const float *alibi; /* [heads] slopes, or NULL */
+	/* KERN_SCALE_HEAD: [kv_heads] each, NULL is 1 for all; MLA: k_scale[0] only. */
+	const float *k_scale, *v_scale;
 };
 
 /* 0, or -EINVAL for ranges, strides or alignments no implementation takes; kern_attn() and
@@ -120,25 +139,96 @@ bool kern_impl_usable(enum kern_impl); /* by this CPU */
 void kern_merge(float *out, float *lse, const float *const *parts, const float *const *lses,
 		uint32_t nr_parts, uint32_t rows, uint32_t dim);
 
-/* Write n rows of fp32 into the pages of one sequence from token pos on, converting to the dtype of
- * the cache (round to nearest even; NaN stays NaN). GQA: k [n][kv_heads][head_dim], v
- * [n][kv_heads][head_dim_v]. MLA: k [n][rank] (already normed), v [n][rope] (already roped). Dense
- * rows. -EINVAL for a bad view or tokens beyond 2^32. */
-int kern_store(const struct kern_view *, const uint64_t *pte, uint32_t pos, uint32_t n,
-	       const float *k, const float *v);
+enum kern_pairing {
+	KERN_ROPE_ADJACENT = 0, /* (0, 1), (2, 3), ... */
+	KERN_ROPE_HALVES,	/* (0, dim / 2), (1, dim / 2 + 1), ... */
+};
 
-/* The inverse, for tests and dumps. */
-int kern_load(const struct kern_view *, const uint64_t *pte, uint32_t pos, uint32_t n, float *k,
-	      float *v);
+/* Rotary embedding by table: the i-th pair (a, b) becomes (a cos - b sin, a sin + b cos), with
+ * cos[(position - first) * dim / 2 + i]. A row's elements from dim on stay. */
+struct kern_rope {
+	const float *cos, *sin; /* [nr][dim / 2] */
+	uint32_t dim;		/* even, up to head_dim; MLA: up to rope */
+	uint32_t pairing;	/* enum kern_pairing */
+	uint32_t first, nr;	/* the tables have positions [first, first + nr) */
+};
 
-/* Copy the first tokens of a page, all layers: view describes layer 0, layer_stride the others. */
+/* Rotates one row in place. position is one that the tables have. */
+void kern_rope_row(const struct kern_rope *, uint32_t position, float *row);
+
+/* Rows to write into the pages of one sequence, from token pos on. */
+struct kern_store {
+	struct kern_view view;
+	const uint64_t *pte;
+	uint32_t pos, n;
+	uint32_t src_dtype;	      /* of k and v: KERN_F32 (also 0), KERN_F16 or KERN_BF16 */
+	const void *k;		      /* [n][kv_heads][head_dim]; MLA [n][rank], already normed */
+	const void *v;		      /* [n][kv_heads][head_dim_v]; MLA [n][rope] */
+	uint64_t k_stride, v_stride;  /* elements between tokens; 0: dense */
+	const float *k_scale, *v_scale; /* KERN_SCALE_HEAD, as in kern_attn; above 0 */
+	const struct kern_rope *rope; /* applied to K (MLA: to v), or NULL: it is roped already */
+	const uint32_t *positions;    /* [n] for rope, or NULL: pos, pos + 1, ... */
+};
+
+/* Converts to the dtype of the cache: round to nearest even, NaN stays NaN; f16 and bf16 overflow
+ * to infinity. 8-bit elements are divided by their scale and saturate (int8: NaN is 0);
+ * KERN_SCALE_TOKEN, and KERN_F8_DS for each 128, take max |finite element| / 448 (int8: / 127) as
+ * the scale, 1 if that maximum is 0. -EINVAL for a bad view, tokens beyond 2^32, a rope that does
+ * not fit the rows or a position its tables do not have. Nothing is written on error. */
+int kern_store(const struct kern_store *);
+
+/* Pages of one sequence, to read rows from or convert them into. */
+struct kern_rows {
+	struct kern_view view;
+	const uint64_t *pte;
+	const float *k_scale, *v_scale; /* KERN_SCALE_HEAD, as in kern_attn */
+};
+
+/* The inverse of kern_store(): dense rows of fp32, dequantised. */
+int kern_load(const struct kern_rows *, uint32_t pos, uint32_t n, float *k, float *v);
+
+/* Tokens [from_pos, from_pos + n) of one sequence become tokens from to_pos on of another, whose
+ * rows are of another dtype, scale or place: the import and export of the MLA layouts. Same kind,
+ * heads and dimensions (-EINVAL). As by kern_load() and kern_store(), but equal dtypes and scales
+ * are copied bit for bit, and the latents of a flat e4m3 row keep their bytes in a KERN_F8_DS one
+ * (each of its scales is then the row's). The rows may not overlap. */
+int kern_convert(const struct kern_rows *to, uint32_t to_pos, const struct kern_rows *from,
+		 uint32_t from_pos, uint32_t n);
+
+/* Copy the first tokens of a page with their scales, all layers: view describes layer 0,
+ * layer_stride the others. */
 void kern_copy_rows(void *dst_page, const void *src_page, const struct kern_view *, uint32_t layers,
 		    uint64_t layer_stride, uint32_t tokens);
 
-/* Element size of a dtype, 0 if unknown. */
+/* Element size of a dtype, 0 if unknown or, KERN_F8_DS, not the same for all elements. */
 static inline uint32_t kern_dtype_size(uint32_t dtype)
 {
-	return dtype == KERN_F32 ? 4 : dtype == KERN_F16 || dtype == KERN_BF16 ? 2 : 0;
+	switch (dtype) {
+	case KERN_F32:
+		return 4;
+	case KERN_F16:
+	case KERN_BF16:
+		return 2;
+	case KERN_F8:
+	case KERN_I8:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+/* Can queries, and rows to be stored, be of this dtype? */
+static inline bool kern_dtype_float(uint32_t dtype)
+{
+	return dtype >= KERN_F32 && dtype <= KERN_BF16;
+}
+
+/* Bytes of an MLA row, 0 for an unknown dtype. */
+static inline uint32_t kern_mla_row_bytes(uint32_t dtype, uint32_t rank, uint32_t rope)
+{
+	if (dtype == KERN_F8_DS)
+		return rank + rank / KERN_DS_BLOCK * 4 + rope * 2;
+	return kern_dtype_size(dtype) * (rank + rope);
 }
 
 #endif

@@ -106,7 +106,7 @@ static int check_args(const struct kv_cache *c, const struct kv_attn *a)
 	if (a->q_len > KERN_MAX_Q)
 		return err_set(-EINVAL, "attention: q_len %u, must be at most %u", a->q_len,
 			       KERN_MAX_Q);
-	if (a->q_dtype && !kv_dtype_bytes(a->q_dtype))
+	if (a->q_dtype && !kern_dtype_float(a->q_dtype))
 		return err_set(-EINVAL, "attention: q_dtype is %u, must be f32, f16 or bf16",
 			       a->q_dtype);
 	if (!a->scale && l->kind == KV_MLA)
@@ -290,16 +290,16 @@ void kv_attn_merge(float *out, float *lse, const float *const *parts, const floa
 int kv_store_pages(struct kv_cache *c, uint32_t group, uint32_t layer, const uint64_t *pte,
 		   uint32_t pos, uint32_t n, const float *k, const float *v)
 {
-	struct kern_view view;
+	struct kern_store s = {.pte = pte, .pos = pos, .n = n, .k = k, .v = v};
 	int err;
 
 	if (!c || group >= c->nr_groups)
 		return err_set(-EINVAL, "store: group %u does not exist", group);
-	err = layout_kern_view(&c->layout[group], layer, &view);
+	err = layout_kern_view(&c->layout[group], layer, &s.view);
 	if (err || !n)
 		return err;
 	if (!pte || !k || !v)
 		return err_set(-EINVAL, "store: page table or rows are NULL");
-	err = kern_store(&view, pte, pos, n, k, v);
+	err = kern_store(&s);
 	return err ? err_set(err, "store: %u rows at token %u are out of range", n, pos) : 0;
 }

@@ -31,7 +31,7 @@ static const char *const dtype_names[] = {
 
 uint32_t kv_dtype_bytes(uint32_t dtype)
 {
-	return kern_dtype_size(dtype);
+	return dtype < NR_DTYPES ? kern_dtype_size(dtype) : 0;
 }
 
 int kv_dtype_parse(const char *name, uint32_t *dtype)

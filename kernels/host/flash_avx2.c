@@ -64,6 +64,7 @@ static bool fast(const struct kern_attn *at)
 }
 
 const struct kern_ops kern_ops_avx2 = {
+	.splits = true,
 	.usable = usable,
 	.preferred = usable,
 	.fast = fast,

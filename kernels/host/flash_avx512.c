@@ -65,6 +65,7 @@ static bool fast(const struct kern_attn *at)
 }
 
 const struct kern_ops kern_ops_avx512 = {
+	.splits = true,
 	.usable = usable,
 	.preferred = usable,
 	.fast = fast,
@@ -78,12 +79,12 @@ static bool bf16_fast(const struct kern_attn *at)
 	return at->view.dtype == KERN_BF16 && at->q_dtype == KERN_BF16;
 }
 
-static void bf16_run(const struct kern_attn *at, void *scratch)
+static void bf16_run(const struct kern_attn *at, const struct kern_part *part, void *scratch)
 {
 	if (bf16_fast(at))
-		flash_run(at, &flash_dp, scratch);
+		flash_run(at, &flash_dp, part, scratch);
 	else
-		flash_f32_run(at, scratch);
+		flash_f32_run(at, part, scratch);
 }
 
 static bool bf16_usable(void)
@@ -99,6 +100,7 @@ static bool bf16_preferred(void)
 }
 
 const struct kern_ops kern_ops_avx512_bf16 = {
+	.splits = true,
 	.usable = bf16_usable,
 	.preferred = bf16_preferred,
 	.fast = bf16_fast,

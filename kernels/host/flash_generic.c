@@ -66,6 +66,7 @@ static bool fast(const struct kern_attn *at)
 }
 
 const struct kern_ops kern_ops_generic = {
+	.splits = true,
 	.usable = usable,
 	.preferred = usable,
 	.fast = fast,

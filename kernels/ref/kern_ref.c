@@ -4,6 +4,7 @@
  * Written to be read against the formula in kernels.h, not to be quick: the scores are computed
  * twice so that no scratch and no rescaling is needed. */
 #include <math.h>
+#include <string.h>
 
 #include "kern_impl.h"
 #include "kern_num.h"
@@ -16,6 +17,43 @@ struct ref_row {
 	double q[KERN_MAX_DIM];
 };
 
+static double float_at(const char *p)
+{
+	float f;
+
+	memcpy(&f, p, sizeof(f));
+	return (double)f;
+}
+
+/* The scale of a token's K or V, whole row. */
+static double row_scale(const struct ref_row *r, uint32_t t, bool value)
+{
+	const struct kern_view *view = &r->at->view;
+	uint32_t head = r->head / (r->at->heads / view->kv_heads);
+	bool v = value && view->kind == KERN_GQA;
+	const float *given = v ? r->at->v_scale : r->at->k_scale;
+
+	if (view->scale == KERN_SCALE_HEAD)
+		return given ? (double)given[head] : 1;
+	if (view->scale == KERN_SCALE_NONE)
+		return 1;
+	return float_at(kern_scale_at(view, r->at->pte[r->seq][t / view->page_tokens], head,
+				      t % view->page_tokens) +
+			(v ? view->v_scale_off - view->k_scale_off : 0));
+}
+
+/* Element c of a row, without the row's scale. */
+static double element(const struct kern_view *view, const char *row, uint32_t c)
+{
+	if (view->dtype != KERN_F8_DS)
+		return (double)kern_num_get(view->dtype, row, c);
+	if (c >= view->head_dim)
+		return (double)kern_num_get(KERN_BF16, row + kern_ds_rope(view),
+					    c - view->head_dim);
+	return (double)kern_num_get(KERN_F8, row, c) *
+	       float_at(row + kern_ds_scales(view) + c / KERN_DS_BLOCK * sizeof(float));
+}
+
 static double score(const struct ref_row *r, uint32_t t)
 {
 	const struct kern_attn *at = r->at;
@@ -26,8 +64,8 @@ static double score(const struct ref_row *r, uint32_t t)
 	uint32_t c;
 
 	for (c = 0; c < kern_q_width(view); c++)
-		s += r->q[c] * kern_num_get(view->dtype, k, c);
-	s *= at->scale;
+		s += r->q[c] * element(view, k, c);
+	s *= row_scale(r, t, false) * (double)at->scale;
 	if (at->softcap > 0)
 		s = at->softcap * tanh(s / at->softcap);
 	if (at->alibi)
@@ -44,8 +82,9 @@ static void add_value(const struct ref_row *r, uint32_t t, double p, double *acc
 			   r->head / (r->at->heads / view->kv_heads), t % view->page_tokens);
 	uint32_t c;
 
+	p *= row_scale(r, t, true);
 	for (c = 0; c < kern_out_width(view); c++)
-		acc[c] += p * kern_num_get(view->dtype, v, c);
+		acc[c] += p * element(view, v, c);
 }
 
 /* Returns the row's LSE; acc holds the normalised output. */
@@ -73,34 +112,35 @@ static double ref_row(const struct ref_row *r, double *acc)
 	return max + log(sum);
 }
 
-static void ref_query(const struct kern_attn *at, uint32_t seq, uint32_t query)
+static void ref_head(const struct kern_attn *at, uint32_t seq, uint32_t query, uint32_t head)
 {
-	struct ref_row r = {.at = at, .seq = seq, .span = kern_span(at, seq, query)};
+	struct ref_row r = {
+		.at = at, .seq = seq, .head = head, .span = kern_span(at, seq, query)};
 	double acc[KERN_MAX_DIM], lse;
-	uint64_t from, to;
+	uint64_t from = kern_q_at(at, seq, query, head), to = kern_out_at(at, seq, query, head);
 	uint32_t c;
 
-	for (r.head = 0; r.head < at->heads; r.head++) {
-		from = kern_q_at(at, seq, query, r.head);
-		for (c = 0; c < kern_q_width(&at->view); c++)
-			r.q[c] = kern_num_get(at->q_dtype, at->q, from + c);
-		lse = ref_row(&r, acc);
-		to = kern_out_at(at, seq, query, r.head);
-		for (c = 0; c < kern_out_width(&at->view); c++)
-			kern_num_put(at->q_dtype, at->out, to + c, (float)acc[c]);
-		if (at->lse)
-			at->lse[kern_lse_at(at, seq, query, r.head)] = (float)lse;
-	}
+	for (c = 0; c < kern_q_width(&at->view); c++)
+		r.q[c] = kern_num_get(at->q_dtype, at->q, from + c);
+	lse = ref_row(&r, acc);
+	for (c = 0; c < kern_out_width(&at->view); c++)
+		kern_num_put(at->q_dtype, at->out, to + c, (float)acc[c]);
+	if (at->lse)
+		at->lse[kern_lse_at(at, seq, query, head)] = (float)lse;
 }
 
-static void ref_run(const struct kern_attn *at, void *scratch)
+/* Whole sequences only; rows are those of a KV head, query-major. */
+static void ref_run(const struct kern_attn *at, const struct kern_part *part, void *scratch)
 {
-	uint32_t seq, query;
+	uint32_t group = at->heads / at->view.kv_heads, rows = kern_head_rows(at);
+	uint32_t i, head, row, end = part->block1 * KERN_BLOCK_ROWS;
 
 	(void)scratch;
-	for (seq = 0; seq < at->batch; seq++)
-		for (query = 0; query < at->q_len; query++)
-			ref_query(at, seq, query);
+	for (i = 0; i < part->nr_seqs; i++)
+		for (head = part->head0; head < part->head1; head++)
+			for (row = part->block0 * KERN_BLOCK_ROWS; row < rows && row < end; row++)
+				ref_head(at, part->seqs[i], row / group,
+					 head * group + row % group);
 }
 
 static bool ref_usable(void)

@@ -79,6 +79,24 @@ static inline void *attn_alloc(size_t bytes)
 	return p;
 }
 
+/* Plain fp32 rows, dense. */
+static inline int attn_store(const struct kern_view *view, const uint64_t *pte, uint32_t pos,
+			     uint32_t n, const float *k, const float *v)
+{
+	const struct kern_store s = {
+		.view = *view, .pte = pte, .pos = pos, .n = n, .k = k, .v = v};
+
+	return kern_store(&s);
+}
+
+static inline int attn_load(const struct kern_view *view, const uint64_t *pte, uint32_t pos,
+			    uint32_t n, float *k, float *v)
+{
+	const struct kern_rows rows = {.view = *view, .pte = pte};
+
+	return kern_load(&rows, pos, n, k, v);
+}
+
 /* ---- building ---- */
 
 static inline void attn_defaults(struct attn_case *c)
@@ -186,7 +204,7 @@ static inline void attn_fill(struct attn_case *c, uint32_t seq)
 			k[i] = attn_value(&c->seed);
 		for (i = 0; i < n * c->dv; i++)
 			v[i] = attn_value(&c->seed);
-		assert_int_equal(kern_store(&c->at.view, c->pte[seq], t, 1, k, v), 0);
+		assert_int_equal(attn_store(&c->at.view, c->pte[seq], t, 1, k, v), 0);
 	}
 	free(k);
 	free(v);

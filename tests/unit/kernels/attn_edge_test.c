@@ -2,6 +2,7 @@
 /* The edge cases of decode kernels, by name, on every implementation. attn_case.h puts NaN in every
  * unused row and a wild address in every unused table entry, in all of them. */
 #include "attn_case.h"
+#include "kern_impl.h"
 
 #include <sys/mman.h>
 
@@ -321,8 +322,8 @@ static void nan_ahead_of_a_causal_query(void **state)
 		assert_int_equal(attn_run(&c.at, impl), 0);
 		for (i = 0; i < c.out_elems; i++)
 			ref[i] = kern_num_get(c.q_dtype, c.out, i);
-		kern_store(&c.at.view, c.pte[0], 70, 1, row, row);
-		kern_store(&c.at.view, c.pte[0], 71, 1, row, row);
+		attn_store(&c.at.view, c.pte[0], 70, 1, row, row);
+		attn_store(&c.at.view, c.pte[0], 71, 1, row, row);
 		assert_int_equal(attn_run(&c.at, impl), 0);
 		for (head = 0; head < 4; head++)
 			for (i = 0; i < 2 * 64; i++) {
@@ -333,8 +334,8 @@ static void nan_ahead_of_a_causal_query(void **state)
 		assert_true(isnan(kern_num_get(c.q_dtype, c.out, 3 * 64)));
 		for (i = 0; i < 64; i++)
 			row[i] = 0.25f;
-		kern_store(&c.at.view, c.pte[0], 70, 1, row, row);
-		kern_store(&c.at.view, c.pte[0], 71, 1, row, row);
+		attn_store(&c.at.view, c.pte[0], 70, 1, row, row);
+		attn_store(&c.at.view, c.pte[0], 71, 1, row, row);
 		for (i = 0; i < 64; i++)
 			row[i] = i & 1 ? NAN : INFINITY;
 	}
@@ -371,7 +372,7 @@ static void scores_of_minus_infinity(void **state)
 	k[0] = -INFINITY;
 	for (t = 0; t < 150; t++)
 		if (t < 80)
-			assert_int_equal(kern_store(&c.at.view, c.pte[0], t, 1, k, v), 0);
+			assert_int_equal(attn_store(&c.at.view, c.pte[0], t, 1, k, v), 0);
 	free(c.ref_out);
 	free(c.ref_lse);
 	attn_reference(&c);
@@ -450,8 +451,8 @@ static void positions_beyond_31_bits(void **state)
 	for (t = 0; t < 4; t++)
 		pte[pages - 4 + t] = (uintptr_t)attn_alloc(c.page_bytes);
 	for (t = 200 - 102; t < 200; t++) {
-		kern_load(&c.at.view, c.pte[0], t, 1, k, v);
-		assert_int_equal(kern_store(&c.at.view, pte, t + shift, 1, k, v), 0);
+		attn_load(&c.at.view, c.pte[0], t, 1, k, v);
+		assert_int_equal(attn_store(&c.at.view, pte, t + shift, 1, k, v), 0);
 	}
 	c.at.pte = (const uint64_t *const[]){pte};
 	c.at.kv_len = &len;
@@ -460,6 +461,39 @@ static void positions_beyond_31_bits(void **state)
 		free((void *)(uintptr_t)pte[pages - 4 + t]);
 	munmap(pte, pages * 8ull);
 	attn_free(&c);
+}
+
+/* Lengths, windows and dropped heads that end on, before and behind the grid of chunks. */
+static void borders_of_chunks(void **state)
+{
+	static const int32_t off[] = {-64, -1, 0, 1, 17};
+	static const uint32_t pages[] = {1, 16, 61, 64, 1024, 4096};
+	uint32_t i, j, chunk;
+
+	(void)state;
+	for (i = 0; i < sizeof(off) / sizeof(*off); i++)
+		for (j = 0; j < sizeof(pages) / sizeof(*pages); j++) {
+			struct attn_case c = {.batch = 2,
+					      .page_tokens = pages[j],
+					      .group = 3,
+					      .dk = 16,
+					      .q_len = 1 + 2 * (i & 1),
+					      .sinks = j & 1,
+					      .q_dtype = KERN_BF16,
+					      .seed = 300 + 10 * i + j};
+
+			c.at.view.page_tokens = pages[j];
+			chunk = kern_chunk_tokens(&c.at.view);
+			c.len[0] = chunk + off[i];
+			c.len[1] = 2 * chunk + off[i];
+			attn_check_all(c);
+			c.window = 2048 + off[4 - i];
+			attn_check_all(c);
+			c.starts = c.ends = true;
+			c.start[0] = c.start[1] = chunk + off[4 - i];
+			c.end[0] = c.end[1] = 2 * chunk + off[i] - 1;
+			attn_check_all(c);
+		}
 }
 
 /* kern_attn() on one sequence of the batch gives the same bits as on the whole batch. */
@@ -533,6 +567,7 @@ int main(void)
 		cmocka_unit_test(scores_of_minus_infinity),
 		cmocka_unit_test(offsets_beyond_32_bits),
 		cmocka_unit_test(positions_beyond_31_bits),
+		cmocka_unit_test(borders_of_chunks),
 		cmocka_unit_test(batch_against_single),
 	};
 

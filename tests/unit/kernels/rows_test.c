@@ -171,11 +171,11 @@ static void store_and_load(void **state)
 		kv = d.kv_heads = d.kind == KERN_MLA ? 1 : 3;
 		attn_build(&d);
 		/* in two goes, the seam inside a page */
-		assert_int_equal(kern_store(&d.at.view, d.pte[0], 0, 38, k, v), 0);
-		assert_int_equal(kern_store(&d.at.view, d.pte[0], 38, 62, k + 38 * 24 * kv,
+		assert_int_equal(attn_store(&d.at.view, d.pte[0], 0, 38, k, v), 0);
+		assert_int_equal(attn_store(&d.at.view, d.pte[0], 38, 62, k + 38 * 24 * kv,
 					    v + 38 * 40 * kv),
 				 0);
-		assert_int_equal(kern_load(&d.at.view, d.pte[0], 0, 100, k2, v2), 0);
+		assert_int_equal(attn_load(&d.at.view, d.pte[0], 0, 100, k2, v2), 0);
 		for (uint32_t e = 0; e < 100 * 24 * kv; e++) {
 			float want;
 
@@ -209,8 +209,8 @@ static void store_touches_only_its_rows(void **state)
 	(void)state;
 	attn_build(&c);
 	memset(c.pages[0], 0xff, c.page_bytes);
-	assert_int_equal(kern_store(&c.at.view, c.pte[0], 3, 1, row, row), 0);
-	assert_int_equal(kern_store(&c.at.view, c.pte[0], 5, 0, NULL, NULL), 0);
+	assert_int_equal(attn_store(&c.at.view, c.pte[0], 3, 1, row, row), 0);
+	assert_int_equal(attn_store(&c.at.view, c.pte[0], 5, 0, NULL, NULL), 0);
 	for (i = 0; i < c.page_bytes; i++)
 		zeros += !((char *)c.pages[0])[i];
 	assert_int_equal(zeros, 2 * (8 + 8) * 4);
@@ -229,12 +229,12 @@ static void store_rejects(void **state)
 			      .v_row = 32};
 
 	(void)state;
-	assert_int_equal(kern_store(&v, NULL, UINT32_MAX, 0, NULL, NULL), 0);
-	assert_int_equal(kern_store(&v, NULL, UINT32_MAX, 2, NULL, NULL), -EINVAL);
-	assert_int_equal(kern_load(&v, NULL, UINT32_MAX, 2, NULL, NULL), -EINVAL);
+	assert_int_equal(attn_store(&v, NULL, UINT32_MAX, 0, NULL, NULL), 0);
+	assert_int_equal(attn_store(&v, NULL, UINT32_MAX, 2, NULL, NULL), -EINVAL);
+	assert_int_equal(attn_load(&v, NULL, UINT32_MAX, 2, NULL, NULL), -EINVAL);
 	v.dtype = 9;
-	assert_int_equal(kern_store(&v, NULL, 0, 0, NULL, NULL), -EINVAL);
-	assert_int_equal(kern_load(&v, NULL, 0, 0, NULL, NULL), -EINVAL);
+	assert_int_equal(attn_store(&v, NULL, 0, 0, NULL, NULL), -EINVAL);
+	assert_int_equal(attn_load(&v, NULL, 0, 0, NULL, NULL), -EINVAL);
 }
 
 /* Of two layers, the first rows of each and nothing else. */
@@ -259,8 +259,8 @@ static void copy_first_rows(struct attn_case c)
 		uint64_t to = (uintptr_t)dst + layer * layer_stride;
 
 		for (t = 0; t < n; t++) {
-			kern_load(&c.at.view, &from, t, 1, k, v);
-			kern_load(&c.at.view, &to, t, 1, k2, v2);
+			attn_load(&c.at.view, &from, t, 1, k, v);
+			attn_load(&c.at.view, &to, t, 1, k2, v2);
 			assert_memory_equal(k, k2, c.kv_heads * 24 * 4);
 			assert_memory_equal(v, v2, c.kv_heads * 40 * 4);
 		}

@@ -200,10 +200,10 @@ FIX void fix_verify_row(struct fix *f, struct kv_seq *s, uint32_t g, uint32_t la
 {
 	static float k[FIX_MAX_ROW], v[FIX_MAX_ROW], want[FIX_MAX_ROW];
 	const struct kv_layout *l = &f->params.group[g].layout;
-	struct kern_view view = fix_view(l, layer);
+	struct kern_rows rows = { .view = fix_view(l, layer), .pte = kv_seq_pte(s, g, NULL) };
 	uint32_t vw, kw = fix_widths(l, &vw);
 
-	assert_int_equal(kern_load(&view, kv_seq_pte(s, g, NULL), pos, 1, k, v), 0);
+	assert_int_equal(kern_load(&rows, pos, 1, k, v), 0);
 	fix_row(history, g, layer, want, kw, 0);
 	if (memcmp(k, want, kw * sizeof(*k)))
 		fail_msg("group %u layer %u token %u of %u: wrong key row", g, layer, pos,
