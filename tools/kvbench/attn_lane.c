@@ -106,7 +106,8 @@ static int lane_fill(struct attn_lane *l)
 		rand_fill(k, nk, &seed);
 		rand_fill(val, nv, &seed);
 		pte = (uintptr_t)page;
-		err = kern_store(v, &pte, 0, v->page_tokens, k, val);
+		err = kern_store(&(struct kern_store){
+			.view = *v, .pte = &pte, .n = v->page_tokens, .k = k, .v = val });
 	}
 	free(k);
 	free(val);
