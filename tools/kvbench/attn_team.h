@@ -2,9 +2,10 @@
 /* attn_team - the threads of a measurement: all do the same thing at the same time
  *
  * Model:      the caller is member 0. attn_team_run() hands all members a function, waits for all
- *             and gives the time between start and the last one's end. A member that lost its
+ *             and gives the time from the start to the last one's end. A member that lost its
  *             processor on the way makes the time void: it says what the machine was busy with, not
- *             how fast it is.
+ *             how fast it is. Alone the caller is given the time it had a processor, which is the
+ *             same on an idle machine and still means something on a busy one.
  * Ownership:  attn_team_start() allocates, attn_team_stop() frees and joins.
  * Context:    one caller; members spin for a moment before they sleep.
  */
@@ -22,7 +23,7 @@ struct attn_team *attn_team_start(unsigned int members);	/* NULL: out of memory 
 void attn_team_stop(struct attn_team *);
 unsigned int attn_team_size(const struct attn_team *);
 
-/* Nanoseconds; *lost (may be NULL) says that a member waited for a processor. */
+/* Nanoseconds; *lost (may be NULL) says that one of several members waited for a processor. */
 uint64_t attn_team_run(struct attn_team *, attn_team_fn, void *arg, bool *lost);
 
 #endif
