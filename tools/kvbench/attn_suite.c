@@ -128,7 +128,9 @@ static const char *verdict(const struct suite_case *c, const struct attn_result 
 {
 	if (r->void_why[0])
 		return "VOID";
-	return ratio->median >= c->goal ? "yes" : ratio->median >= c->floor ? "floor" : "no";
+	if (ratio->median >= c->goal)
+		return "yes";
+	return c->floor > 0 && ratio->median >= c->floor ? "floor" : "no";
 }
 
 static void case_row(const struct suite_case *c, const struct attn_result *r, double before,
