@@ -80,6 +80,8 @@ $(BUILD)/obj/kernels/kern_quant.o $(BUILD)/obj/kernels/kern_store.o: BASE += -O3
 $(filter %_avx2.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c
 $(filter %_avx512.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw \
 	-mavx512vl -mavx512dq -mavx512bf16
+$(filter %_amx.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw \
+	-mavx512vl -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16
 
 $(BUILD)/obj/%.o: %.c
 	$(call say,CC,$<)
