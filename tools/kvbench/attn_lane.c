@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "bench.h"
 #include "kern_num.h"
 
 #define HUGE_PAGE    (2ull << 20)
@@ -213,6 +214,8 @@ static int lane_queries(struct attn_lane *l)
 
 static int lane_scratch(struct attn_lane *l)
 {
+	size_t bytes;
+
 	l->impl = l->shape.impl;
 	if (l->impl == KERN_AUTO)
 		l->impl = kern_attn_query(&l->at, &l->fast);
@@ -220,7 +223,35 @@ static int lane_scratch(struct attn_lane *l)
 		return -EOPNOTSUPP;
 	l->scratch_bytes = (kern_attn_scratch(&l->at, l->impl) + 4095) / 4096 * 4096 + 64;
 	l->scratch = aligned(l->scratch_bytes * l->shape.threads);
-	return l->scratch ? 0 : -ENOMEM;
+	bytes = kern_plan_bytes(&l->at, l->shape.threads);
+	l->plan_mem = bytes ? aligned(bytes) : NULL;
+	if (!bytes)
+		return -EINVAL;
+	return l->scratch && l->plan_mem ? 0 : -ENOMEM;
+}
+
+/* Plans the call on the next table. */
+static int lane_plan(struct attn_lane *l)
+{
+	uint64_t start = bench_now_ns();
+	int err;
+
+	l->at.pte = l->seq + (size_t)l->next * l->shape.batch;
+	err = kern_plan_make(&l->at, l->impl, l->shape.threads, l->plan_mem, &l->plan);
+	l->plan_ns = (double)(bench_now_ns() - start);
+	if (err || !l->plan->partial_bytes)
+		return err;
+	if (l->plan->partial_bytes > l->partial_bytes) {
+		free(l->partials);
+		l->partial_bytes = l->plan->partial_bytes;
+		l->partials = aligned(l->partial_bytes);
+		if (!l->partials) {
+			l->partial_bytes = 0;
+			return -ENOMEM;
+		}
+	}
+	kern_plan_partials(l->plan, &l->at, l->partials);
+	return 0;
 }
 
 int attn_lane_open(struct attn_lane *l, const struct attn_shape *s, size_t pool_bytes)
@@ -253,6 +284,8 @@ void attn_lane_close(struct attn_lane *l)
 	free(l->q);
 	free(l->out);
 	free(l->scratch);
+	free(l->plan_mem);
+	free(l->partials);
 	memset(l, 0, sizeof(*l));
 }
 
@@ -266,26 +299,16 @@ const uint64_t *attn_lane_next_pages(struct attn_lane *l)
 	return l->page + (size_t)t * l->table_pages;
 }
 
-/* Members share the sequences out. */
+/* Whoever is free takes the next item. */
 static void lane_member(void *arg, unsigned int me, unsigned int n)
 {
 	struct attn_lane *l = arg;
-	const struct attn_shape *s = &l->shape;
-	uint32_t first = s->batch * me / n, end = s->batch * (me + 1) / n;
-	size_t size = kv_dtype_bytes(s->q_dtype);
-	struct kern_attn at = l->at;
-	int err;
+	uint32_t i;
 
-	if (first == end)
-		return;
-	at.batch = end - first;
-	at.pte = l->seq + (size_t)l->next * s->batch + first;
-	at.kv_len += first;
-	at.q = (const char *)at.q + first * at.q_stride_seq * size;
-	at.out = (char *)at.out + first * at.out_stride_seq * size;
-	err = kern_attn(&at, l->impl, l->scratch + me * l->scratch_bytes);
-	if (err)
-		l->err = err;
+	(void)n;
+	while ((i = atomic_fetch_add_explicit(&l->item, 1, memory_order_relaxed)) <
+	       l->plan->nr_items)
+		kern_plan_item(l->plan, &l->at, i, l->scratch + me * l->scratch_bytes);
 }
 
 uint64_t attn_lane_run(struct attn_lane *l, struct attn_team *team, uint32_t calls, bool *lost)
@@ -293,6 +316,10 @@ uint64_t attn_lane_run(struct attn_lane *l, struct attn_team *team, uint32_t cal
 	uint64_t ns = 0;
 
 	while (calls--) {
+		l->err = l->err ? l->err : lane_plan(l);
+		if (l->err)
+			return 1;
+		atomic_store_explicit(&l->item, 0, memory_order_relaxed);
 		ns += attn_team_run(team, lane_member, l, lost);
 		l->next = (l->next + 1) % l->nr_tables;
 	}

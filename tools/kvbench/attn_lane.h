@@ -4,6 +4,8 @@
  * Model:      a lane has a pool of its own, cut into page tables in shuffled order. Every call
  *             takes the next table, so pages come back only after all others were read; a
  *             pool larger than the caches makes them cold. All tables hold the same values.
+ *             A call is planned for the threads before its time begins, since an engine plans once
+ *             for all layers; planning has a time of its own.
  * Ownership:  attn_lane_open() maps and allocates, attn_lane_close() gives back.
  * Context:    one caller; the calls run on an attn_team.
  * Errors:     -ENOMEM, -EOPNOTSUPP for an implementation this CPU lacks, -EINVAL for a call the
@@ -16,6 +18,7 @@
 
 #include "attn_shape.h"
 #include "attn_team.h"
+#include "kern_plan.h"
 
 struct attn_lane {
 	struct attn_shape shape;
@@ -33,6 +36,11 @@ struct attn_lane {
 	void *q, *out;
 	char *scratch;			/* [threads][scratch_bytes] */
 	size_t scratch_bytes;
+	void *plan_mem, *partials;
+	size_t partial_bytes;
+	struct kern_plan *plan;		/* of the table that comes next */
+	_Atomic uint32_t item;		/* of it, to be taken by whoever is free */
+	double plan_ns;			/* what planning took, the last time */
 	int err;			/* of a call, if one failed */
 };
 

@@ -52,6 +52,24 @@ size_t attn_pool_bytes(void)
 
 /* ---- measurements ---- */
 
+/* One of the things that a sample consists of; returns nanoseconds. */
+typedef uint64_t (*timed)(struct run *, unsigned int what, bool *lost);
+
+/* Again while a thread lost its processor; the shortest, if all did. */
+static double undisturbed(struct run *r, timed fn, unsigned int what)
+{
+	uint64_t best = UINT64_MAX, ns;
+	bool lost = true;
+	int i;
+
+	for (i = 0; i < TRIES && lost; i++) {
+		lost = false;
+		ns = fn(r, what, &lost);
+		best = !lost || ns < best ? ns : best;
+	}
+	return (double)(best ? best : 1);
+}
+
 struct probe {
 	enum attn_peak what;
 	uint64_t rounds;
@@ -66,51 +84,47 @@ static void probe_member(void *arg, unsigned int me, unsigned int n)
 	attn_peak_run(p->what, p->rounds);
 }
 
+static uint64_t probe_ns(struct run *r, unsigned int what, bool *lost)
+{
+	struct probe p = { what, r->rounds[what] };
+
+	return attn_team_run(r->team[0], probe_member, &p, lost);
+}
+
 /* Gflop/s of the whole team, NaN if this CPU has none. */
 static double probe(struct run *r, enum attn_peak what)
 {
-	struct probe p = { what, r->rounds[what] };
-	bool lost = true;
-	uint64_t ns = 0;
-	int i;
+	double flop = attn_peak_run(what, 1) * (double)r->rounds[what];
 
 	if (!attn_peak_has(what))
 		return NAN;
-	for (i = 0; i < TRIES && lost; i++) {
-		lost = false;
-		ns = attn_team_run(r->team[0], probe_member, &p, &lost);
-	}
-	return attn_peak_run(what, 1) * (double)p.rounds * attn_team_size(r->team[0]) / (double)ns;
+	return flop * attn_team_size(r->team[0]) / undisturbed(r, probe_ns, what);
+}
+
+static uint64_t lane_ns(struct run *r, unsigned int i, bool *lost)
+{
+	return attn_lane_run(&r->lane[i], r->team[i], r->calls[i], lost);
 }
 
 static double time_lane(struct run *r, unsigned int i)
 {
-	bool lost = true;
-	uint64_t ns = 0;
-	int t;
-
-	for (t = 0; t < TRIES && lost; t++) {
-		lost = false;
-		ns = attn_lane_run(&r->lane[i], r->team[i], r->calls[i], &lost);
-	}
-	return (double)ns / r->calls[i];
+	return undisturbed(r, lane_ns, i) / r->calls[i];
 }
 
-static double time_read(struct run *r, bool stream, unsigned int variant)
+static uint64_t touch_ns(struct run *r, unsigned int variant, bool *lost)
 {
-	bool lost = true;
-	double bytes = 0;
-	uint64_t ns = 1;
-	int t;
+	return attn_touch_run(&r->lane[0], r->team[0], variant, r->touch_calls, lost);
+}
 
-	for (t = 0; t < TRIES && lost; t++) {
-		lost = false;
-		ns = stream ? attn_stream_run(&r->lane[0], r->team[0], variant, r->touch_calls,
-					      &bytes, &lost)
-			    : attn_touch_run(&r->lane[0], r->team[0], variant, r->touch_calls,
-					     &bytes, &lost);
-	}
-	return bytes / (double)ns;
+static uint64_t stream_ns(struct run *r, unsigned int variant, bool *lost)
+{
+	return attn_stream_run(&r->lane[0], r->team[0], variant, r->touch_calls, lost);
+}
+
+/* GB/s of touch_ns or stream_ns. */
+static double read_rate(struct run *r, timed fn, unsigned int variant)
+{
+	return attn_table_bytes(&r->lane[0]) * r->touch_calls / undisturbed(r, fn, variant);
 }
 
 static uint32_t calls_for(double goal_ns, double one_ns)
@@ -146,9 +160,9 @@ static void calibrate(struct run *r)
 		r->calls[i] = calls_for(CALL_NS, time_lane(r, i));
 	}
 	r->touch_calls = 1;
-	time_read(r, false, 0);
-	r->touch_calls = calls_for(CEILING_NS, r->lane[0].table_pages *
-				   (double)r->lane[0].page_bytes / time_read(r, false, 0));
+	read_rate(r, touch_ns, 0);
+	r->touch_calls = calls_for(CEILING_NS, attn_table_bytes(&r->lane[0]) /
+				   read_rate(r, touch_ns, 0));
 	for (i = 0; i < ATTN_NR_PEAKS; i++)
 		r->rounds[i] = calibrate_probe(i);
 }
@@ -161,10 +175,10 @@ static void take(struct run *r, struct sample *s)
 	for (i = 0; i < r->lanes; i++)
 		s->lane[i] = time_lane(r, i);
 	for (i = 0; i < ATTN_NR_TOUCHES; i++)
-		s->touch[i] = time_read(r, false, i);
+		s->touch[i] = read_rate(r, touch_ns, i);
 	s->sequential = 0;
 	for (i = 0; i < ATTN_NR_STREAMS; i++)
-		s->sequential = fmax(s->sequential, time_read(r, true, i));
+		s->sequential = fmax(s->sequential, read_rate(r, stream_ns, i));
 	for (i = 0; i < ATTN_NR_PEAKS; i++)
 		s->peak[i] = i == r->yardstick ? 0 : probe(r, i);
 	after = probe(r, r->yardstick);
@@ -265,6 +279,7 @@ static void lane_rates(const struct run *r, const struct attn_result *res, unsig
 	out->impl = kern_impl_name(l->impl);
 	out->arithmetic = attn_peak_name(own);
 	out->fast = l->fast;
+	out->plan_ns = l->plan_ns;
 }
 
 static void drop_slow(struct run *r, struct attn_result *res)

@@ -45,6 +45,7 @@ struct attn_rates {
 	struct attn_stat against;	/* tokens a second over the first shape's */
 	const char *impl, *arithmetic;
 	bool fast;
+	double plan_ns;			/* planning of a call, in none of the times */
 	double error;			/* from the reference, NaN if not checked */
 };
 

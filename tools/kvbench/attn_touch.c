@@ -156,8 +156,13 @@ static void job_member(void *arg, unsigned int me, unsigned int n)
 	sink += j->read(&r);
 }
 
+double attn_table_bytes(const struct attn_lane *l)
+{
+	return l->table_pages * (double)l->page_bytes;
+}
+
 uint64_t attn_touch_run(struct attn_lane *l, struct attn_team *team, unsigned int variant,
-			uint32_t calls, double *bytes, bool *lost)
+			uint32_t calls, bool *lost)
 {
 	struct job j = {
 		.run = { .nr = l->table_pages, .bytes = l->page_bytes },
@@ -165,8 +170,6 @@ uint64_t attn_touch_run(struct attn_lane *l, struct attn_team *team, unsigned in
 	};
 	uint64_t ns = 0;
 
-	if (bytes)
-		*bytes = (double)calls * l->table_pages * (double)l->page_bytes;
 	while (calls--) {
 		j.run.page = attn_lane_next_pages(l);
 		ns += attn_team_run(team, job_member, &j, lost);
@@ -175,7 +178,7 @@ uint64_t attn_touch_run(struct attn_lane *l, struct attn_team *team, unsigned in
 }
 
 uint64_t attn_stream_run(struct attn_lane *l, struct attn_team *team, unsigned int variant,
-			 uint32_t calls, double *bytes, bool *lost)
+			 uint32_t calls, bool *lost)
 {
 	uint64_t table = (uint64_t)l->table_pages * l->page_bytes, base = (uintptr_t)l->pool;
 	struct job j = {
@@ -185,8 +188,6 @@ uint64_t attn_stream_run(struct attn_lane *l, struct attn_team *team, unsigned i
 	};
 	uint64_t ns = 0;
 
-	if (bytes)
-		*bytes = (double)calls * (double)table;
 	while (calls--) {
 		j.run.off = l->next * table;
 		l->next = (l->next + 1) % l->nr_tables;

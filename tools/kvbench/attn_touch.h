@@ -17,12 +17,15 @@
 
 const char *attn_touch_name(unsigned int variant);
 
-/* Reads the pages of calls tables; bytes (may be NULL) gets how much that is. */
+/* Reads the pages of calls tables. */
 uint64_t attn_touch_run(struct attn_lane *, struct attn_team *, unsigned int variant,
-			uint32_t calls, double *bytes, bool *lost);
+			uint32_t calls, bool *lost);
 
 /* Reads as much of the pool as calls tables have, in order. */
 uint64_t attn_stream_run(struct attn_lane *, struct attn_team *, unsigned int variant,
-			 uint32_t calls, double *bytes, bool *lost);
+			 uint32_t calls, bool *lost);
+
+/* What each of them reads for a table. */
+double attn_table_bytes(const struct attn_lane *);
 
 #endif
