@@ -704,6 +704,7 @@ static void run(const struct kern_attn *at, const struct kern_part *part, void *
 }
 
 const struct kern_ops kern_ops_amx = {
+	.splits = true,
 	.usable = usable,
 	.preferred = usable,
 	.fast = fast,
