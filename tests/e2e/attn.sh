@@ -65,6 +65,19 @@ same "two threads: as asked" impl generic
 attn "pages of one token" --heads 1 --kv-heads 1 --dim 8 --ctx 7 --page 1 --check --json
 near "pages of one token"
 
+for dtype in f8 i8; do
+	attn "$dtype" --heads 4 --kv-heads 2 --dim 32 --ctx 50 --page 16 --dtype $dtype --check --json
+	near "$dtype"
+	same "$dtype: a scale for each token" bytes_per_position 144
+	attn "$dtype by head" --heads 4 --kv-heads 2 --dim 32 --ctx 50 --dtype $dtype --scale head \
+		--check --json
+	near "$dtype by head"
+	same "$dtype by head: no scales in the pages" bytes_per_position 128
+done
+attn "f8_ds" --kind mla --heads 4 --ctx 50 --dtype f8_ds --check --json
+near "f8_ds"
+same "f8_ds: the row of 656 bytes" bytes_per_position 656
+
 attn "a table" --heads 4 --kv-heads 2 --dim 64 --ctx 200
 verdict "a table has the ratios" grep -q '^touch_ratio  *1  *[0-9]*\.[0-9]' "$out"
 verdict "no progress where there is no terminal" [ ! -s "$dir/err" ]
@@ -83,6 +96,9 @@ bad_line --ctx --ctx 0
 bad_line --ctx --ctx 12x
 bad_line --batch --batch -1
 bad_line --dtype --dtype fp7
+bad_line f8_ds --dtype f8_ds
+bad_line --q-dtype --q-dtype f8
+bad_line --scale --scale head
 bad_line implementation --impl cray
 bad_line --suite --suite --ctx 5
 bad_line --seconds --seconds x

@@ -29,6 +29,7 @@ enum {
 	OPT_Q_LEN,
 	OPT_DTYPE,
 	OPT_Q_DTYPE,
+	OPT_SCALE,
 	OPT_PAGE,
 	OPT_THREADS,
 	OPT_SHARED,
@@ -49,8 +50,9 @@ static const struct argp_option options[] = {
 	{ "ctx", OPT_CTX, "N", 0, "cached tokens of a sequence (8192; mla 4096)", 0 },
 	{ "batch", OPT_BATCH, "N", 0, "sequences (1)", 0 },
 	{ "q-len", OPT_Q_LEN, "N", 0, "queries of a sequence, causal (1)", 0 },
-	{ "dtype", OPT_DTYPE, "NAME", 0, "of the cache: f32, f16, bf16 (bf16)", 0 },
+	{ "dtype", OPT_DTYPE, "NAME", 0, "of the cache: f32, f16, bf16, f8, i8, f8_ds (bf16)", 0 },
 	{ "q-dtype", OPT_Q_DTYPE, "NAME", 0, "of queries and output (f32, f16: as cached)", 0 },
+	{ "scale", OPT_SCALE, "head|token", 0, "of 8-bit elements (token)", 0 },
 	{ "page", OPT_PAGE, "N", 0, "tokens of a page (64)", 0 },
 	{ "threads", OPT_THREADS, "N", 0, "threads (1)", 0 },
 	{ "shared-prefix", OPT_SHARED, "N", 0, "leading tokens all sequences share (0)", 0 },
@@ -78,10 +80,10 @@ static uint32_t number(struct argp_state *state, const char *what, const char *a
 
 static uint32_t dtype(struct argp_state *state, const char *arg)
 {
-	uint32_t v = 0;
+	uint32_t v = attn_dtype_parse(arg);
 
-	if (kv_dtype_parse(arg, &v))
-		argp_error(state, "--dtype: %s", kv_error());
+	if (!v)
+		argp_error(state, "--dtype is f32, f16, bf16, f8, i8 or f8_ds, not '%s'", arg);
 	return v;
 }
 
@@ -140,13 +142,20 @@ static error_t parse_shape(int key, char *arg, struct argp_state *state, struct 
 	case OPT_KIND:
 		if (strcmp(arg, "gqa") && strcmp(arg, "mla"))
 			argp_error(state, "--kind is gqa or mla, not '%s'", arg);
-		s->kind = strcmp(arg, "mla") ? KV_GQA : KV_MLA;
+		s->kind = strcmp(arg, "mla") ? KERN_GQA : KERN_MLA;
 		return 0;
 	case OPT_DTYPE:
 		s->dtype = dtype(state, arg);
 		return 0;
 	case OPT_Q_DTYPE:
 		s->q_dtype = dtype(state, arg);
+		if (!kern_dtype_float(s->q_dtype))
+			argp_error(state, "--q-dtype is f32, f16 or bf16, not '%s'", arg);
+		return 0;
+	case OPT_SCALE:
+		if (strcmp(arg, "head") && strcmp(arg, "token"))
+			argp_error(state, "--scale is head or token, not '%s'", arg);
+		s->scale = *arg == 'h' ? KERN_SCALE_HEAD : KERN_SCALE_TOKEN;
 		return 0;
 	case OPT_CONTIGUOUS:
 		s->contiguous = true;
@@ -214,7 +223,7 @@ static const char doc[] =
 
 /* ---- one shape ---- */
 
-static void report_shape(struct emit *e, const struct attn_shape *s, const struct attn_result *r)
+static void report_shape(struct emit *e, const struct attn_shape *s)
 {
 	static const struct emit_col cols[] = {
 		{ "kind", "KIND", EMIT_STR },
@@ -226,11 +235,38 @@ static void report_shape(struct emit *e, const struct attn_shape *s, const struc
 		{ "batch", "BATCH", EMIT_COUNT },
 		{ "q_len", "QUERIES", EMIT_COUNT },
 		{ "dtype", "CACHE", EMIT_STR },
+		{ "scale", "SCALE", EMIT_STR },
 		{ "q_dtype", "Q", EMIT_STR },
 		{ "page_tokens", "PAGE", EMIT_COUNT },
 		{ "threads", "THREADS", EMIT_COUNT },
 		{ "shared_prefix", "SHARED", EMIT_COUNT },
 		{ "contiguous", "CONTIGUOUS", EMIT_BOOL },
+	};
+	static const char *const scales[] = { NULL, "head", "token" };
+	union emit_val row[] = {
+		{ .s = s->kind == KERN_MLA ? "mla" : "gqa" },
+		{ .u = s->heads },
+		{ .u = s->kv_heads },
+		{ .u = s->dim },
+		{ .u = s->dim_v },
+		{ .u = s->ctx },
+		{ .u = s->batch },
+		{ .u = s->q_len },
+		{ .s = attn_dtype_name(s->dtype) },
+		{ .s = scales[s->scale] },
+		{ .s = attn_dtype_name(s->q_dtype) },
+		{ .u = s->page_tokens },
+		{ .u = s->threads },
+		{ .u = s->shared },
+		{ .u = s->contiguous },
+	};
+
+	emit_record(e, "attn_shape", cols, sizeof(cols) / sizeof(cols[0]), row);
+}
+
+static void report_run(struct emit *e, const struct attn_shape *s, const struct attn_result *r)
+{
+	static const struct emit_col cols[] = {
 		{ "impl", "IMPLEMENTATION", EMIT_STR },
 		{ "arithmetic", "ARITHMETIC", EMIT_STR },
 		{ "flop_per_position", "FLOP/POSITION", EMIT_COUNT },
@@ -250,20 +286,6 @@ static void report_shape(struct emit *e, const struct attn_shape *s, const struc
 		{ "void_why", "WHY", EMIT_STR },
 	};
 	union emit_val row[] = {
-		{ .s = s->kind == KV_MLA ? "mla" : "gqa" },
-		{ .u = s->heads },
-		{ .u = s->kv_heads },
-		{ .u = s->dim },
-		{ .u = s->dim_v },
-		{ .u = s->ctx },
-		{ .u = s->batch },
-		{ .u = s->q_len },
-		{ .s = attn_dtype_name(s->dtype) },
-		{ .s = attn_dtype_name(s->q_dtype) },
-		{ .u = s->page_tokens },
-		{ .u = s->threads },
-		{ .u = s->shared },
-		{ .u = s->contiguous },
 		{ .s = r->lane[0].impl },
 		{ .s = r->lane[0].arithmetic },
 		{ .u = (uint64_t)attn_shape_flop_pos(s) },
@@ -348,7 +370,8 @@ int attn_one(const struct attn_shape *s, const struct attn_opts *opts, struct em
 	if (isatty(STDERR_FILENO))
 		fputs("\033[K", stderr);
 	if (!err) {
-		report_shape(e, s, r);
+		report_shape(e, s);
+		report_run(e, s, r);
 		report_figures(e, r);
 		if (r->void_why[0]) {
 			emit_note(e, "\nVOID: %s\n", r->void_why);

@@ -43,27 +43,21 @@ static void rand_fill(float *p, size_t n, uint64_t *s)
 
 /* ---- geometry ---- */
 
-static int lane_view(struct attn_lane *l)
+/* A scale for each head, of values up to 1: others are in the pages. */
+static int lane_scales(struct attn_lane *l)
 {
-	struct kv_layout layout = attn_shape_layout(&l->shape);
-	struct kv_view v;
-	int err = kv_layout_view(&layout, 0, &v);
+	uint32_t i, n = l->shape.kv_heads;
 
-	l->page_bytes = kv_layout_page_bytes(&layout);
-	l->at.view = (struct kern_view){
-		.kind = layout.kind,
-		.dtype = layout.dtype,
-		.page_tokens = layout.page_tokens,
-		.kv_heads = layout.kind == KV_MLA ? 1 : layout.kv_heads,
-		.head_dim = layout.kind == KV_MLA ? layout.rank : layout.head_dim,
-		.head_dim_v = layout.kind == KV_MLA ? layout.rope : layout.head_dim_v,
-		.layer_off = v.layer_off,
-		.head_stride = v.head_stride,
-		.v_off = v.v_off,
-		.k_row = v.k_row,
-		.v_row = v.v_row,
-	};
-	return err;
+	if (l->shape.scale != KERN_SCALE_HEAD)
+		return 0;
+	l->scales = malloc(n * sizeof(*l->scales));
+	if (!l->scales)
+		return -ENOMEM;
+	for (i = 0; i < n; i++)
+		l->scales[i] = l->shape.dtype == KERN_F8 ? 1.0f / 448 : 1.0f / 127;
+	l->at.k_scale = l->scales;
+	l->at.v_scale = l->shape.kind == KERN_MLA ? NULL : l->scales;
+	return 0;
 }
 
 static int lane_map(struct attn_lane *l, size_t want)
@@ -107,8 +101,13 @@ static int lane_fill(struct attn_lane *l)
 		rand_fill(k, nk, &seed);
 		rand_fill(val, nv, &seed);
 		pte = (uintptr_t)page;
-		err = kern_store(&(struct kern_store){
-			.view = *v, .pte = &pte, .n = v->page_tokens, .k = k, .v = val });
+		err = kern_store(&(struct kern_store){ .view = *v,
+						       .pte = &pte,
+						       .n = v->page_tokens,
+						       .k = k,
+						       .v = val,
+						       .k_scale = l->at.k_scale,
+						       .v_scale = l->at.v_scale });
 	}
 	free(k);
 	free(val);
@@ -261,7 +260,8 @@ int attn_lane_open(struct attn_lane *l, const struct attn_shape *s, size_t pool_
 	memset(l, 0, sizeof(*l));
 	l->shape = *s;
 	l->table_pages = attn_shape_table_pages(s);
-	err = lane_view(l);
+	l->page_bytes = attn_shape_view(s, &l->at.view);
+	err = lane_scales(l);
 	err = err ? err : lane_map(l, pool_bytes);
 	err = err ? err : lane_fill(l);
 	err = err ? err : lane_pages(l);
@@ -280,6 +280,7 @@ void attn_lane_close(struct attn_lane *l)
 	free(l->page);
 	free(l->pte);
 	free(l->seq);
+	free(l->scales);
 	free(l->len);
 	free(l->q);
 	free(l->out);

@@ -33,6 +33,7 @@ struct attn_lane {
 	uint64_t *pte;			/* [table][batch][pages of a sequence] */
 	const uint64_t **seq;		/* [table][batch] -> pte */
 	uint32_t *len;			/* [batch] */
+	float *scales;			/* [kv_heads], for KERN_SCALE_HEAD */
 	void *q, *out;
 	char *scratch;			/* [threads][scratch_bytes] */
 	size_t scratch_bytes;

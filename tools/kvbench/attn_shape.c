@@ -3,16 +3,23 @@
 #include "attn_shape.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define MAX_CTX	    (1u << 24)
+#define MAX_PAGE    65536u
 #define MAX_BATCH   1024u
 #define MAX_THREADS 256u
 
+static bool eight_bits(uint32_t dtype)
+{
+	return dtype == KERN_F8 || dtype == KERN_I8;
+}
+
 void attn_shape_default(struct attn_shape *s)
 {
-	bool mla = s->kind == KV_MLA;
+	bool mla = s->kind == KERN_MLA;
 
-	s->kind = mla ? KV_MLA : KV_GQA;
+	s->kind = mla ? KERN_MLA : KERN_GQA;
 	s->heads = s->heads ? s->heads : mla ? 128 : 32;
 	s->kv_heads = s->kv_heads ? s->kv_heads : mla ? 1 : 8;
 	s->dim = s->dim ? s->dim : mla ? 576 : 128;
@@ -20,53 +27,83 @@ void attn_shape_default(struct attn_shape *s)
 	s->ctx = s->ctx ? s->ctx : mla ? 4096 : 8192;
 	s->batch = s->batch ? s->batch : 1;
 	s->q_len = s->q_len ? s->q_len : 1;
-	s->dtype = s->dtype ? s->dtype : KV_BF16;
+	s->dtype = s->dtype ? s->dtype : KERN_BF16;
 	if (!s->q_dtype)
-		s->q_dtype = s->dtype == KV_F32 || s->dtype == KV_F16 ? s->dtype : KV_BF16;
+		s->q_dtype = s->dtype == KERN_F32 || s->dtype == KERN_F16 ? s->dtype : KERN_BF16;
+	if (!s->scale && eight_bits(s->dtype))
+		s->scale = KERN_SCALE_TOKEN;
 	s->page_tokens = s->page_tokens ? s->page_tokens : 64;
 	s->threads = s->threads ? s->threads : 1;
 }
 
-struct kv_layout attn_shape_layout(const struct attn_shape *s)
+/* Blocks of rows and of scales start at multiples of 64 bytes. */
+static uint64_t block(uint64_t bytes)
 {
-	struct kv_layout l = {
+	return (bytes + 63) / 64 * 64;
+}
+
+uint64_t attn_shape_view(const struct attn_shape *s, struct kern_view *v)
+{
+	uint64_t size = kern_dtype_size(s->dtype), tokens = s->page_tokens;
+	uint64_t scales = s->scale == KERN_SCALE_TOKEN ? block(4 * tokens) : 0;
+
+	*v = (struct kern_view){
 		.kind = s->kind,
 		.dtype = s->dtype,
-		.layers = 1,
 		.page_tokens = s->page_tokens,
+		.kv_heads = s->kv_heads,
+		.scale = s->scale,
 	};
-
-	if (s->kind == KV_MLA) {
-		l.rank = s->dim_v;
-		l.rope = s->dim - s->dim_v;
-	} else {
-		l.kv_heads = s->kv_heads;
-		l.head_dim = s->dim;
-		l.head_dim_v = s->dim_v;
+	if (s->kind == KERN_MLA) {
+		v->head_dim = s->dim_v;
+		v->head_dim_v = s->dim - s->dim_v;
+		v->k_row = kern_mla_row_bytes(s->dtype, v->head_dim, v->head_dim_v);
+		v->k_scale_off = scales ? block(v->k_row * tokens) : 0;
+		return block(v->k_row * tokens) + scales;
 	}
-	return l;
+	v->head_dim = s->dim;
+	v->head_dim_v = s->dim_v;
+	v->k_row = size * s->dim;
+	v->v_row = size * s->dim_v;
+	v->v_off = block(v->k_row * tokens);
+	v->k_scale_off = scales ? v->v_off + block(v->v_row * tokens) : 0;
+	v->v_scale_off = scales ? v->k_scale_off + scales : 0;
+	v->head_stride = v->v_off + block(v->v_row * tokens) + 2 * scales;
+	return v->head_stride * s->kv_heads;
 }
 
 static const char *check_heads(const struct attn_shape *s)
 {
 	if (!s->kv_heads || !s->heads || s->heads > KERN_MAX_HEADS || s->heads % s->kv_heads)
 		return "--heads must be a multiple of --kv-heads, at most 1024";
-	if (s->kind == KV_MLA && s->kv_heads != 1)
+	if (s->kind == KERN_MLA && s->kv_heads != 1)
 		return "MLA has one row for all heads: --kv-heads 1";
-	if (s->kind == KV_MLA && s->dim <= s->dim_v)
+	if (s->kind == KERN_MLA && s->dim <= s->dim_v)
 		return "MLA: --dim is rank + rope, --dim-v the rank: 576 and 512";
+	return NULL;
+}
+
+static const char *check_rows(const struct attn_shape *s)
+{
+	if (s->dim < 8 || s->dim > KERN_MAX_DIM || s->dim % 8 || s->dim_v < 8 ||
+	    s->dim_v > KERN_MAX_DIM || s->dim_v % 8)
+		return "--dim and --dim-v are multiples of 8 up to 576";
+	if (s->page_tokens < 1 || s->page_tokens > MAX_PAGE)
+		return "--page is 1 to 65536";
+	if (s->dtype == KERN_F8_DS && (s->kind != KERN_MLA || s->dim_v % KERN_DS_BLOCK))
+		return "--dtype f8_ds is for MLA, of a --dim-v that 128 divides";
+	if (s->scale && !eight_bits(s->dtype))
+		return "--scale is for f8 and i8";
 	return NULL;
 }
 
 const char *attn_shape_check(const struct attn_shape *s)
 {
-	struct kv_layout l = attn_shape_layout(s);
 	const char *wrong = check_heads(s);
 
+	wrong = wrong ? wrong : check_rows(s);
 	if (wrong)
 		return wrong;
-	if (kv_layout_check(&l))
-		return "--dim and --dim-v are multiples of 8 up to 576, --page is 1 to 65536";
 	if (s->ctx < 1 || s->ctx > MAX_CTX)
 		return "--ctx is 1 to 16777216";
 	if (s->batch < 1 || s->batch > MAX_BATCH)
@@ -87,9 +124,11 @@ double attn_shape_flop_pos(const struct attn_shape *s)
 
 double attn_shape_bytes_pos(const struct attn_shape *s)
 {
-	struct kv_layout l = attn_shape_layout(s);
+	double scale = s->scale == KERN_SCALE_TOKEN ? 4 : 0, size = kern_dtype_size(s->dtype);
 
-	return (double)kv_layout_token_bytes(&l);
+	if (s->kind == KERN_MLA)
+		return kern_mla_row_bytes(s->dtype, s->dim_v, s->dim - s->dim_v) + scale;
+	return s->kv_heads * (size * s->dim + size * s->dim_v + 2 * scale);
 }
 
 double attn_shape_flop(const struct attn_shape *s)
@@ -123,20 +162,30 @@ double attn_shape_bytes(const struct attn_shape *s)
 	return (shared + s->batch * (s->ctx - shared)) * attn_shape_bytes_pos(s);
 }
 
+static const char *const dtypes[] = {
+	[KERN_F32] = "f32", [KERN_F16] = "f16", [KERN_BF16] = "bf16",
+	[KERN_F8] = "f8",   [KERN_I8] = "i8",	[KERN_F8_DS] = "f8_ds",
+};
+#define NR_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+
 const char *attn_dtype_name(uint32_t dtype)
 {
-	static const char *const names[] = {
-		[KV_F32] = "f32",
-		[KV_F16] = "f16",
-		[KV_BF16] = "bf16",
-	};
+	return dtype && dtype < NR_DTYPES ? dtypes[dtype] : "?";
+}
 
-	return dtype && dtype < sizeof(names) / sizeof(names[0]) ? names[dtype] : "?";
+uint32_t attn_dtype_parse(const char *name)
+{
+	uint32_t i;
+
+	for (i = 1; i < NR_DTYPES; i++)
+		if (!strcmp(name, dtypes[i]))
+			return i;
+	return 0;
 }
 
 const char *attn_shape_name(const struct attn_shape *s, char *buf, unsigned int size)
 {
-	if (s->kind == KV_MLA)
+	if (s->kind == KERN_MLA)
 		snprintf(buf, size, "mla %u heads %u/%u %s, %u tokens", s->heads, s->dim, s->dim_v,
 			 attn_dtype_name(s->dtype), s->ctx);
 	else

@@ -30,16 +30,22 @@ struct suite_case {
 	struct attn_shape shape[2];
 };
 
-#define DEMO .heads = 4, .kv_heads = 4, .dim = 32, .ctx = 346, .dtype = KV_F32
+#define DEMO .heads = 4, .kv_heads = 4, .dim = 32, .ctx = 346, .dtype = KERN_F32
 
 static const struct suite_case cases[] = {
 	{ "GQA 32/8 bf16", OF_TOUCH, .65, .80, 1, { { .heads = 32 } } },
 	{ "GQA 32/8 bf16, two threads", OF_BEFORE, 0, .90, 1, { { .threads = 2 } } },
 	{ "GQA 64/8 bf16", OF_TOUCH, .52, .65, 1, { { .heads = 64 } } },
-	{ "GQA 32/8 f16", OF_TOUCH, .65, .75, 1, { { .dtype = KV_F16 } } },
+	{ "GQA 32/8 f16", OF_TOUCH, .65, .75, 1, { { .dtype = KERN_F16 } } },
+	{ "GQA 32/8 f8 / bf16", AGAINST, .85, 1.2, 2, { { .heads = 32 }, { .dtype = KERN_F8 } } },
+	{ "GQA 32/8 i8 / bf16", AGAINST, 0, 0, 2, { { .heads = 32 }, { .dtype = KERN_I8 } } },
 	{ "GQA 32/8 bf16, AVX2", OF_TOUCH, .38, .45, 1, { { .impl = KERN_AVX2 } } },
-	{ "MLA 128 heads bf16", OF_PEAK, .65, .82, 1, { { .kind = KV_MLA, .heads = 128 } } },
-	{ "MLA 16 heads bf16", OF_PEAK, .28, .42, 1, { { .kind = KV_MLA, .heads = 16 } } },
+	{ "MLA 128 heads bf16", OF_PEAK, .65, .82, 1, { { .kind = KERN_MLA, .heads = 128 } } },
+	{ "MLA 16 heads bf16", OF_PEAK, .28, .42, 1, { { .kind = KERN_MLA, .heads = 16 } } },
+	{ "MLA 128 f8 / bf16", AGAINST, 0, 0, 2,
+	  { { .kind = KERN_MLA }, { .kind = KERN_MLA, .dtype = KERN_F8 } } },
+	{ "MLA 128 f8_ds / bf16", AGAINST, 0, 0, 2,
+	  { { .kind = KERN_MLA }, { .kind = KERN_MLA, .dtype = KERN_F8_DS } } },
 	{ "8 sharing 8k tokens / unshared", AGAINST, 1.7, 2.1, 2,
 	  { { .batch = 8, .ctx = 8256 }, { .batch = 8, .ctx = 8256, .shared = 8192 } } },
 	{ "GQA 32/8 pages / contiguous", AGAINST, 0, .95, 2,
@@ -56,7 +62,7 @@ static const struct {
 	{ "MHA 32/32", { .heads = 32, .kv_heads = 32, .ctx = 4096 } },
 	{ "GQA 32/8", { .heads = 32, .kv_heads = 8, .ctx = 4096 } },
 	{ "MQA 32/1", { .heads = 32, .kv_heads = 1, .ctx = 4096 } },
-	{ "MLA 128", { .kind = KV_MLA, .heads = 128, .ctx = 4096 } },
+	{ "MLA 128", { .kind = KERN_MLA, .heads = 128, .ctx = 4096 } },
 };
 
 static const uint32_t query_counts[ATTN_MAX_LANES] = { 1, 4, 32, 256 };
@@ -128,6 +134,8 @@ static const char *verdict(const struct suite_case *c, const struct attn_result 
 {
 	if (r->void_why[0])
 		return "VOID";
+	if (!(c->goal > 0))
+		return NULL;
 	if (ratio->median >= c->goal)
 		return "yes";
 	return c->floor > 0 && ratio->median >= c->floor ? "floor" : "no";
@@ -148,7 +156,7 @@ static void case_row(const struct suite_case *c, const struct attn_result *r, do
 	row[6].f = ratio.p10;
 	row[7].f = ratio.p90;
 	row[8].f = c->floor > 0 ? c->floor : NAN;
-	row[9].f = c->goal;
+	row[9].f = c->goal > 0 ? c->goal : NAN;
 	row[10].s = verdict(c, r, &ratio);
 	row[11].f = l->own_ratio.median;
 	row[12].f = r->touch[r->best_touch].median;
