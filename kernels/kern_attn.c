@@ -19,10 +19,12 @@ static const struct {
 	[KERN_AVX2] = {"avx2", &kern_ops_avx2},
 	[KERN_AVX512] = {"avx512", &kern_ops_avx512},
 	[KERN_AVX512_BF16] = {"avx512bf16", &kern_ops_avx512_bf16},
+	[KERN_AMX] = {"amx", &kern_ops_amx},
 #else
 	[KERN_AVX2] = {"avx2", NULL},
 	[KERN_AVX512] = {"avx512", NULL},
 	[KERN_AVX512_BF16] = {"avx512bf16", NULL},
+	[KERN_AMX] = {"amx", NULL},
 #endif
 };
 
@@ -122,43 +124,51 @@ bool kern_impl_usable(enum kern_impl impl)
 	return (unsigned int)impl < KERN_NR_IMPL && impls[impl].ops && impls[impl].ops->usable();
 }
 
-/* A forced implementation that is unknown or does not run here must fail the call, not be
- * replaced in silence: whoever sets KV_CPU wants to know what was measured. */
-static enum kern_impl probe(void)
+/* What KERN_AUTO may be, as bits. A forced implementation that is unknown or does not run here
+ * must fail the call, not be replaced in silence: whoever sets KV_CPU wants to know what was
+ * measured. */
+static uint32_t probe(void)
 {
 	const char *forced = getenv("KV_CPU");
+	uint32_t found = 1u << KERN_GENERIC;
 	int i;
 
 	if (forced && *forced) {
 		for (i = KERN_REF; i < KERN_NR_IMPL; i++)
 			if (!strcmp(forced, impls[i].name))
-				return i;
-		return KERN_NR_IMPL;
+				return 1u << i;
+		return 1u << KERN_NR_IMPL;
 	}
-	for (i = KERN_NR_IMPL - 1; i > KERN_GENERIC; i--)
+	for (i = KERN_GENERIC + 1; i < KERN_NR_IMPL; i++)
 		if (impls[i].ops && impls[i].ops->preferred())
-			break;
-	return i;
+			found |= 1u << i;
+	return found;
 }
 
-static enum kern_impl resolve(enum kern_impl impl)
+/* The last one that is fast for the call, or the only one. */
+static enum kern_impl resolve(const struct kern_attn *a, enum kern_impl impl)
 {
-	static _Atomic int best; /* 0: not probed; racing probes store the same value */
-	int cached;
+	static _Atomic uint32_t found; /* 0: not probed; racing probes store the same value */
+	uint32_t left;
+	int last;
 
 	if (impl != KERN_AUTO)
 		return impl;
-	cached = atomic_load_explicit(&best, memory_order_relaxed);
-	if (!cached) {
-		cached = probe();
-		atomic_store_explicit(&best, cached, memory_order_relaxed);
+	left = atomic_load_explicit(&found, memory_order_relaxed);
+	if (!left) {
+		left = probe();
+		atomic_store_explicit(&found, left, memory_order_relaxed);
 	}
-	return cached;
+	for (;; left ^= 1u << last) {
+		last = 31 - __builtin_clz(left);
+		if (left == 1u << last || impls[last].ops->fast(a))
+			return last;
+	}
 }
 
 enum kern_impl kern_attn_query(const struct kern_attn *a, bool *fast)
 {
-	enum kern_impl impl = resolve(KERN_AUTO);
+	enum kern_impl impl = resolve(a, KERN_AUTO);
 	bool usable = kern_impl_usable(impl);
 
 	if (fast)
@@ -166,15 +176,15 @@ enum kern_impl kern_attn_query(const struct kern_attn *a, bool *fast)
 	return usable ? impl : KERN_AUTO;
 }
 
-const struct kern_ops *kern_ops_get(enum kern_impl impl)
+const struct kern_ops *kern_ops_get(const struct kern_attn *a, enum kern_impl impl)
 {
-	impl = resolve(impl);
+	impl = resolve(a, impl);
 	return kern_impl_usable(impl) ? impls[impl].ops : NULL;
 }
 
 size_t kern_attn_scratch(const struct kern_attn *a, enum kern_impl impl)
 {
-	const struct kern_ops *ops = kern_ops_get(impl);
+	const struct kern_ops *ops = kern_ops_get(a, impl);
 
 	return kern_attn_check(a) || !ops ? 0 : ops->scratch(a);
 }
@@ -188,7 +198,7 @@ int kern_attn(const struct kern_attn *a, enum kern_impl impl, void *scratch)
 
 	if (err)
 		return err;
-	ops = kern_ops_get(impl);
+	ops = kern_ops_get(a, impl);
 	if (!ops)
 		return -EOPNOTSUPP;
 	if (ops->scratch(a) && (!scratch || (uintptr_t)scratch % 64))

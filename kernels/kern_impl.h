@@ -61,7 +61,7 @@ struct kern_part {
 struct kern_ops {
 	bool splits;				/* takes parts of any kind, not only WHOLE */
 	bool (*usable)(void);			/* does this CPU run it */
-	bool (*preferred)(void);		/* may KERN_AUTO be it; the last one is */
+	bool (*preferred)(void);		/* may KERN_AUTO be it; the last fast one is */
 	bool (*fast)(const struct kern_attn *); /* has it an instance for this call */
 	size_t (*scratch)(const struct kern_attn *); /* for any part */
 	void (*run)(const struct kern_attn *, const struct kern_part *, void *scratch);
@@ -72,12 +72,13 @@ extern const struct kern_ops kern_ops_generic;
 extern const struct kern_ops kern_ops_avx2;
 extern const struct kern_ops kern_ops_avx512;
 extern const struct kern_ops kern_ops_avx512_bf16;
+extern const struct kern_ops kern_ops_amx;
 
 /* 0, or -EINVAL for a view no kernel can work on. */
 int kern_view_check(const struct kern_view *);
 
 /* The implementation impl stands for; NULL if this CPU lacks it. */
-const struct kern_ops *kern_ops_get(enum kern_impl impl);
+const struct kern_ops *kern_ops_get(const struct kern_attn *, enum kern_impl);
 
 /* Elements of a query row and of an output row. */
 static inline uint32_t kern_q_width(const struct kern_view *v)

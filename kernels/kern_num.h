@@ -4,8 +4,9 @@
  * Model:      pure integer arithmetic on the bits, so it is the same on every machine and under
  *             every rounding or flush-to-zero mode.
  * Invariants: widening is exact, subnormals included; narrowing rounds to nearest even, overflows
- *             to infinity (e4m3 and int8 have none: they saturate), keeps a NaN a (quiet) NaN (int8:
- *             0) and the sign always. To 8 bits without a branch, so that loops become vectors.
+ *             to infinity (e4m3 and int8 have none: they saturate), keeps a NaN a (quiet) NaN
+ *             (int8: 0) and the sign always. To 8 bits without a branch, so that loops become
+ *             vectors.
  * See:        tests/unit/kernels/num_test.c (every half and e4m3, every tie)
  */
 #ifndef KERN_NUM_H

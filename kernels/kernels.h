@@ -16,6 +16,11 @@
  *             KERN_REF is float64 on the dequantised cache and is the definition.
  * Ownership:  all memory belongs to the caller; kernels allocate nothing and keep nothing.
  * Context:    any thread; pure functions of their arguments; no global state but the CPU probe.
+ *             The first look at KERN_AMX (KERN_AUTO takes it, unless KV_CPU forces another) asks
+ *             Linux to let this process use tile registers: from then on a signal frame is 8 KiB
+ *             larger once a thread has touched them, sigaltstack() wants AT_MINSIGSTKSZ bytes, and
+ *             where a smaller one is in place already the kernel refuses and KERN_AMX is not
+ *             usable.
  * Units:      offsets and row strides in bytes; q/out strides in elements of their dtype;
  *             lengths in tokens; scale and LSE natural (fp32; empty row: out 0, lse -inf).
  * Errors:     -EINVAL for a parameter outside the stated range, -EOPNOTSUPP for an implementation
@@ -49,12 +54,13 @@ enum kern_scale {
 };
 
 enum kern_impl {
-	KERN_AUTO = 0,	  /* the best this CPU runs; KV_CPU= in the environment forces one */
+	KERN_AUTO = 0,	  /* the best for the call; KV_CPU= in the environment forces one */
 	KERN_REF,	  /* float64 reference */
 	KERN_GENERIC,	  /* portable C */
 	KERN_AVX2,	  /* AVX2 + FMA + F16C */
 	KERN_AVX512,	  /* AVX-512 F/BW/VL/DQ, fp32 arithmetic */
 	KERN_AVX512_BF16, /* and AVX512-BF16 products where cache and q are bf16 */
+	KERN_AMX,	  /* and AMX-BF16 tiles, in the same calls */
 	KERN_NR_IMPL,
 };
 
@@ -77,8 +83,8 @@ struct kern_view {
 	uint64_t k_row;	      /* between K rows (MLA: between rows) */
 	uint64_t v_row;	      /* between V rows; 0 for MLA */
 	uint32_t scale;	      /* enum kern_scale */
-	/* KERN_SCALE_TOKEN: from a head's K rows (MLA: from layer_off) to its fp32 scales, one a token
-	 * next to each other. MLA has no V scales: a row has one. */
+	/* KERN_SCALE_TOKEN: from a head's K rows (MLA: from layer_off) to its fp32 scales, one a
+	 * token next to each other. MLA has no V scales: a row has one. */
 	uint64_t k_scale_off, v_scale_off;
 };
 

@@ -160,7 +160,7 @@ static int bad_cpu(void)
 
 	return err_set(-EOPNOTSUPP,
 		       "KV_CPU=%s is no implementation that runs on this CPU: ref, generic, avx2, "
-		       "avx512 or avx512bf16, or unset it",
+		       "avx512, avx512bf16 or amx, or unset it",
 		       name ? name : "");
 }
 

@@ -466,18 +466,12 @@ bool compact_pack(struct mm *mm, uint32_t bind, uint32_t group, uint32_t flags)
 	return false;
 }
 
-void compact_want(struct mm *mm, uint32_t devices)
+void compact_want(struct mm *mm, uint32_t waits, uint32_t fill)
 {
 	if (!mm->compact.want && !mm->compact.fill)
 		mm->compact.at = NIL;
-	mm->compact.want |= devices;
-}
-
-void compact_fill(struct mm *mm, uint32_t devices)
-{
-	if (!mm->compact.want && !mm->compact.fill)
-		mm->compact.at = NIL;
-	mm->compact.fill |= devices;
+	mm->compact.want |= waits;
+	mm->compact.fill |= fill;
 }
 
 static uint32_t wanted(const struct mm *mm)

@@ -68,8 +68,8 @@ struct compact {
 
 bool compact_drain(struct mm *, uint32_t ext, uint32_t flags);	/* false: it cannot be now */
 bool compact_pack(struct mm *, uint32_t bind, uint32_t group, uint32_t flags);	/* one extent */
-void compact_want(struct mm *, uint32_t devices);	/* somebody waits for room there */
-void compact_fill(struct mm *, uint32_t devices);	/* they have too little free */
+/* Room is wanted there: somebody waits for it; they have too little free. */
+void compact_want(struct mm *, uint32_t waits, uint32_t fill);
 /* nr pages are wanted there: drains end that need not go on. */
 bool compact_give_back(struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
 void compact_leave(struct mm *, uint32_t bind);		/* its engine goes: drains end */

@@ -3,6 +3,7 @@
 #include "core.h"
 #include "debt.h"
 #include "import.h"
+#include "vmstat.h"
 
 void debt_begin(struct mm *mm, uint32_t tenant)
 {
@@ -41,16 +42,6 @@ void debt_check(const struct mm *mm, uint32_t tenant)
 
 /* ---- an engine's part ---------------------------------------------------------------------- */
 
-static uint64_t page_bytes(const struct mm *mm, uint32_t cache, uint32_t g, uint32_t devices)
-{
-	const struct cache *c = cache_at(mm, cache);
-	uint64_t bytes = 0;
-
-	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
-		bytes += devices >> d & 1 ? c->need[g][d] >> c->order[g] : 0;
-	return bytes;
-}
-
 static uint64_t held(const struct mm *mm, uint32_t engine, uint32_t devices)
 {
 	uint32_t b = engine_at(mm, engine)->binds.head;
@@ -59,7 +50,7 @@ static uint64_t held(const struct mm *mm, uint32_t engine, uint32_t devices)
 	for (; b; b = bind_at(mm, b)->engine_link.next)
 		for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 			bytes += bind_at(mm, b)->slab[g].nr[FRAME_HELD] *
-				 page_bytes(mm, bind_at(mm, b)->cache, g, devices);
+				 vmstat_page_bytes(mm, bind_at(mm, b)->cache, g, devices);
 	return bytes;
 }
 
@@ -69,7 +60,7 @@ static uint64_t cached(const struct mm *mm, const struct node *no, uint32_t devi
 
 	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 		if (no->loc[g] && frame_at(mm, no->loc[g])->state == FRAME_CACHED)
-			bytes += page_bytes(mm, no->cache, g, devices);
+			bytes += vmstat_page_bytes(mm, no->cache, g, devices);
 	return bytes;
 }
 
@@ -102,7 +93,12 @@ static bool late(const struct mm *mm, const struct extent *x, uint32_t tenant)
 
 static uint64_t extent_bytes(const struct mm *mm, const struct extent *x, uint32_t devices)
 {
-	return page_bytes(mm, x->cache, x->group, devices) << x->order;
+	const struct cache *c = cache_at(mm, x->cache);
+	uint64_t bytes = 0;
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		bytes += devices >> d & 1 ? c->need[x->group][d] : 0;
+	return bytes;
 }
 
 /* In late extents; engine 0: whoever maps them. */
@@ -167,7 +163,13 @@ uint64_t debt_mapped(struct mm *mm, uint32_t tenant)
 
 /* ---- killing ------------------------------------------------------------------------------- */
 
-/* One at a time: while one is dying, its pages are on their way. */
+/* Its pages are on their way. */
+static bool dying(const struct mm *mm, const struct engine *e)
+{
+	return e->fenced && mm->now_ns - e->fenced_ns < DEBT_DYING_NS;
+}
+
+/* One at a time. */
 void debt_kill(struct mm *mm, uint32_t tenant, uint32_t devices, bool late_only)
 {
 	uint32_t worst = NIL;
@@ -178,8 +180,10 @@ void debt_kill(struct mm *mm, uint32_t tenant, uint32_t devices, bool late_only)
 
 		if (engine_at(mm, e)->tenant != tenant)
 			continue;
-		if (engine_at(mm, e)->fenced)
+		if (dying(mm, engine_at(mm, e)))
 			return;
+		if (engine_at(mm, e)->fenced)
+			continue;
 		part = late_only ? mapped(mm, tenant, e, devices) :
 				   held(mm, e, devices) + leased(mm, e, devices);
 		if (part > most) {

@@ -80,6 +80,7 @@ static uint64_t add_engines(const struct mm *mm, uint64_t h)
 
 		h = add(h, (uint64_t)pool_id(mm, &mm->engines, i) << 32 | e->tenant);
 		h = add(h, (uint64_t)e->lead << 32 | e->fenced << 1 | e->draining);
+		h = add(h, e->fenced_ns);
 		h = add_bytes(h, e->reserved_for, sizeof(e->reserved_for));
 		h = add(h, (uint64_t)e->pressure.seq << 32 | e->pressure.acked);
 		h = add_fair(&e->fair, h);

@@ -87,6 +87,7 @@ static void fence(struct mm *mm, uint32_t engine)
 	struct engine *e = engine_at(mm, engine);
 
 	e->fenced = true;
+	e->fenced_ns = mm->now_ns;
 	mm->vmstat.fences++;
 	pending_drop(mm, engine);
 	psi_forget(mm, engine);

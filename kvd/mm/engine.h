@@ -33,6 +33,7 @@ struct engine {
 	uint32_t tenant, lead;
 	bool fenced, draining;
 	bool kill;			/* somebody has to be told to do it */
+	uint64_t fenced_ns;		/* when it was */
 	struct list members, binds, leases, parks;
 	uint32_t nr_scrubs;		/* extents with scrubs on their way */
 	uint32_t nr_pending, nr_keys;	/* keys: owned and pinned */
@@ -41,9 +42,11 @@ struct engine {
 	struct pressure pressure;
 	struct fair fair;
 	struct link recent_link;
-	uint64_t active_ns;		/* when it last asked, or ceased to wait */
+	/* psi's: its last request or end of waiting, up to PSI_TOUCH_NS ago, since mm.recent is in
+	 * this order and a request must not cost a move there. */
+	uint64_t active_ns;
 	bool on_recent;
-	uint64_t seen_ns;		/* when it last asked for something */
+	uint64_t seen_ns;	/* compact's: its last request, exactly: idle_ns may be short */
 	bool packed;			/* idle since, and looked at */
 	uint64_t debts;			/* extents it was asked to leave and did not */
 	uint64_t allocs, frees, lookup_tokens, hit_tokens, commits;

@@ -288,33 +288,42 @@ void extent_unmapped(struct mm *mm, uint32_t ext)
 
 /* ---- in life ------------------------------------------------------------------------------- */
 
+static void move_cold(struct mm *mm, struct extent *x, uint32_t ext)
+{
+	struct list *cold = &slab_of(mm, x)->cold;
+
+	if (x->on_cold)
+		cold_list_del(mm, cold, ext);
+	else
+		cold_list_add_tail(mm, cold, ext);
+	x->on_cold = !x->on_cold;
+}
+
+static void move_take(struct mm *mm, struct extent *x, uint32_t ext)
+{
+	x->on_take = !x->on_take;
+	if (!x->on_take) {
+		take_list_del(mm, &mm->takeable, ext);
+		return;
+	}
+	take_list_add_tail(mm, &mm->takeable, ext);
+	mm->dirty = true;
+	mm->shrink.kick |= mm->shrink.hungry;
+}
+
 void extent_update(struct mm *mm, uint32_t ext)
 {
 	struct extent *x = extent_at(mm, ext);
-	struct slab *s = slab_of(mm, x);
 	uint32_t bucket = slab_bucket_of(x);
-	bool takeable = extent_takeable(x), cold = slab_cold(x);
 
 	if (bucket != x->bucket)
 		slab_move_bucket(mm, ext, bucket);
 	if (x->draining)
 		compact_changed(mm, ext);
-	if (cold != x->on_cold) {
-		if (x->on_cold)
-			cold_list_del(mm, &s->cold, ext);
-		else
-			cold_list_add_tail(mm, &s->cold, ext);
-		x->on_cold = !x->on_cold;
-	}
-	if (takeable == x->on_take)
-		return;
-	if (takeable)
-		take_list_add_tail(mm, &mm->takeable, ext);
-	else
-		take_list_del(mm, &mm->takeable, ext);
-	x->on_take = takeable;
-	mm->dirty = mm->dirty || takeable;
-	mm->shrink.kick = mm->shrink.kick || (takeable && mm->shrink.hungry);
+	if (slab_cold(x) != x->on_cold)
+		move_cold(mm, x, ext);
+	if (extent_takeable(x) != x->on_take)
+		move_take(mm, x, ext);
 }
 
 void extent_evict(struct mm *mm, uint32_t ext)

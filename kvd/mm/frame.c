@@ -45,7 +45,8 @@ void frame_set_state(struct mm *mm, uint32_t f, enum frame_state to)
 		extent_update(mm, fr->extent);
 }
 
-static void renew(struct extent *x, struct frame *fr)
+/* A new generation. */
+static uint32_t renew(struct extent *x, struct frame *fr)
 {
 	uint32_t gen = (fr->gen + 1) & 0xffffff;
 
@@ -55,6 +56,7 @@ static void renew(struct extent *x, struct frame *fr)
 	/* Serial comparison: the newest survives a wrap. */
 	if (((gen - x->gen_top) & 0xffffff) < 0x800000)
 		x->gen_top = gen;
+	return gen;
 }
 
 void frame_renew(struct mm *mm, uint32_t f)
@@ -62,90 +64,117 @@ void frame_renew(struct mm *mm, uint32_t f)
 	renew(extent_at(mm, frame_at(mm, f)->extent), frame_at(mm, f));
 }
 
-/* ---- many of one extent: counters and lists of extents change once ------------------------- */
-
-static uint64_t id_of(const struct extent *x, uint32_t ext, uint32_t f, const struct frame *fr)
+static uint64_t id_of(uint32_t ext, uint32_t slot, uint32_t gen)
 {
-	return (uint64_t)ext << (MM_SLOT_BITS + MM_GEN_BITS) |
-	       (uint64_t)(f - x->base) << MM_GEN_BITS | fr->gen;
+	return (uint64_t)ext << (MM_SLOT_BITS + MM_GEN_BITS) | (uint64_t)slot << MM_GEN_BITS | gen;
 }
 
-/* A FREE frame off the list, else one never used. */
-static uint32_t take_free(struct mm *mm, struct extent *x, uint32_t ext)
+/* A slot never granted before, FREE and on no list. */
+static uint32_t first_use(struct mm *mm, struct extent *x, uint32_t ext)
 {
-	uint32_t f = x->frames[FRAME_FREE].head;
+	uint32_t f = x->base + x->fresh;
 
-	if (f) {
-		frame_list_del(mm, &x->frames[FRAME_FREE], f);
-		return f;
-	}
 	MM_ASSERT(x->fresh < extent_pages(x));
-	f = x->base + x->fresh++;
+	x->fresh++;
 	/* Ids given out under this extent id in an earlier life must stay stale. */
 	*frame_at(mm, f) = (struct frame){ .gen = x->gen_top, .extent = ext };
 	return f;
 }
 
+/* ---- many of one extent: counters and lists of extents change once ------------------------- */
+
+static inline uint64_t hold(struct extent *x, uint32_t ext, uint32_t slot, struct frame *fr)
+{
+	uint32_t gen = renew(x, fr);
+
+	MM_ASSERT(fr->state == FRAME_FREE && !fr->node);
+	fr->state = FRAME_HELD;
+	return id_of(ext, slot, gen);
+}
+
 uint32_t frame_grant(struct mm *mm, uint32_t ext, uint32_t nr, uint64_t *ids)
 {
 	struct extent *x = extent_at(mm, ext);
-	struct slab *s = slab_of(mm, x);
+	struct list *free = &x->frames[FRAME_FREE];
+	uint32_t f = free->head, last = NIL, i, listed;
 
 	MM_ASSERT(x->state == EXTENT_LIVE);
 	if (nr > x->nr[FRAME_FREE])
 		nr = x->nr[FRAME_FREE];
-	for (uint32_t i = 0; i < nr; i++) {
-		uint32_t f = take_free(mm, x, ext);
+	listed = nr < free->nr ? nr : free->nr;
+	for (i = 0; i < listed; i++) {
 		struct frame *fr = frame_at(mm, f);
 
-		MM_ASSERT(fr->state == FRAME_FREE && !fr->node);
-		fr->state = FRAME_HELD;
-		renew(x, fr);
-		frame_list_add_tail(mm, &x->frames[FRAME_HELD], f);
-		ids[i] = id_of(x, ext, f, fr);
+		ids[i] = hold(x, ext, f - x->base, fr);
+		last = f;
+		f = fr->link.next;
 	}
-	count(x, s, FRAME_FREE, -nr, 0);
-	count(x, s, FRAME_HELD, nr, 0);
-	if (!slab_in_place(x))
-		extent_update(mm, ext);
+	if (listed)
+		frame_list_splice(mm, free, last, listed, &x->frames[FRAME_HELD]);
+	for (; i < nr; i++) {
+		f = first_use(mm, x, ext);
+		ids[i] = hold(x, ext, f - x->base, frame_at(mm, f));
+		frame_list_add_tail(mm, &x->frames[FRAME_HELD], f);
+	}
+	slab_recount(slab_of(mm, x), x, FRAME_FREE, FRAME_HELD, nr);
+	extent_update(mm, ext);
 	return nr;
 }
 
 uint32_t frame_reserve(struct mm *mm, uint32_t ext)
 {
 	struct extent *x = extent_at(mm, ext);
-	uint32_t f = take_free(mm, x, ext);
+	uint32_t f = x->frames[FRAME_FREE].head;
 
+	if (f)
+		frame_list_del(mm, &x->frames[FRAME_FREE], f);
+	else
+		f = first_use(mm, x, ext);
 	MM_ASSERT(x->state == EXTENT_LIVE && frame_at(mm, f)->state == FRAME_FREE);
 	frame_at(mm, f)->state = FRAME_IO;
 	renew(x, frame_at(mm, f));
 	frame_list_add_tail(mm, &x->frames[FRAME_IO], f);
-	count(x, slab_of(mm, x), FRAME_FREE, -1u, 0);
-	count(x, slab_of(mm, x), FRAME_IO, 1, 0);
+	slab_recount(slab_of(mm, x), x, FRAME_FREE, FRAME_IO, 1);
 	extent_update(mm, ext);
 	return f;
+}
+
+uint32_t frame_mark_held(struct mm *mm, uint32_t ext, const uint64_t *ids, uint32_t nr)
+{
+	struct extent *x = extent_at(mm, ext);
+	struct frame *frames = frame_at(mm, x->base);
+	uint32_t fresh = x->fresh, i;
+
+	for (i = 0; i < nr && mm_page_extent(ids[i]) == ext; i++) {
+		uint32_t slot = mm_page_slot(ids[i]);
+		struct frame *fr = frames + slot;
+
+		if (slot >= fresh || fr->gen != mm_page_gen(ids[i]) || fr->state != FRAME_HELD ||
+		    fr->mark)
+			break;
+		fr->mark = 1;
+	}
+	return i;
 }
 
 void frame_release(struct mm *mm, uint32_t ext, const uint64_t *ids, uint32_t nr)
 {
 	struct extent *x = extent_at(mm, ext);
-	struct slab *s = slab_of(mm, x);
+	struct list *held = &x->frames[FRAME_HELD], *free = &x->frames[FRAME_FREE];
 
 	for (uint32_t i = 0; i < nr; i++) {
 		uint32_t f = x->base + mm_page_slot(ids[i]);
 		struct frame *fr = frame_at(mm, f);
 
-		MM_ASSERT(fr->state == FRAME_HELD && !fr->node);
-		frame_list_del(mm, &x->frames[FRAME_HELD], f);
+		MM_ASSERT(fr->state == FRAME_HELD && fr->mark);
 		fr->state = FRAME_FREE;
 		fr->mark = 0;
-		frame_list_add_head(mm, &x->frames[FRAME_FREE], f);
+		frame_list_del(mm, held, f);
+		frame_list_add_head(mm, free, f);
 	}
-	count(x, s, FRAME_HELD, -nr, 0);
-	count(x, s, FRAME_FREE, nr, 0);
+	slab_recount(slab_of(mm, x), x, FRAME_HELD, FRAME_FREE, nr);
 	pending_wake(mm, x->bind, x->group);
-	if (!slab_in_place(x))
-		extent_update(mm, ext);
+	extent_update(mm, ext);
 }
 
 /* ---- ids ----------------------------------------------------------------------------------- */
@@ -159,7 +188,7 @@ uint64_t frame_id(const struct mm *mm, uint32_t f)
 {
 	const struct frame *fr = frame_at(mm, f);
 
-	return f ? id_of(extent_at(mm, fr->extent), fr->extent, f, fr) : 0;
+	return f ? id_of(fr->extent, frame_slot(mm, f), fr->gen) : 0;
 }
 
 int frame_resolve(struct mm *mm, uint64_t id, uint32_t *f, struct mm_reply *rp)

@@ -49,6 +49,9 @@ struct frame {
 void frame_set_state(struct mm *, uint32_t f, enum frame_state to);
 /* At most nr FREE frames of an extent become HELD; their ids, and how many. */
 uint32_t frame_grant(struct mm *, uint32_t ext, uint32_t nr, uint64_t *ids);
+/* Of an extent that is LIVE, pages from the first on that are HELD and not yet marked: marks them
+ * and says how many. */
+uint32_t frame_mark_held(struct mm *, uint32_t ext, const uint64_t *ids, uint32_t nr);
 /* HELD frames of one extent, by ids known to be right, become FREE and unmarked. */
 void frame_release(struct mm *, uint32_t ext, const uint64_t *ids, uint32_t nr);
 uint32_t frame_reserve(struct mm *, uint32_t ext);	/* a FREE frame becomes IO */

@@ -2,8 +2,9 @@
 /* list - doubly linked lists over indices into a table
  *
  * Model:      a struct link inside each element, a struct list as the head; LIST_DEFINE makes the
- *             three operations for one link of one table. Index 0 is nobody.
+ *             operations for one link of one table. Index 0 is nobody.
  * Invariants: nr counts the elements; the head has no prev, the tail no next.
+ *             splice: from the head of one list to last, nr elements, to the tail of another.
  * Cost:       O(1).
  */
 #ifndef MM_LIST_H
@@ -56,6 +57,25 @@ struct list {
 			l->tail = k.prev; \
 		at(mm, i)->field = (struct link){ NIL, NIL }; \
 		l->nr--; \
+	} \
+	static inline void name##_splice(struct mm *mm, struct list *from, uint32_t last, \
+					 uint32_t nr, struct list *to) \
+	{ \
+		uint32_t first = from->head, rest = at(mm, last)->field.next; \
+		if (rest) \
+			at(mm, rest)->field.prev = NIL; \
+		else \
+			from->tail = NIL; \
+		if (to->tail) \
+			at(mm, to->tail)->field.next = first; \
+		else \
+			to->head = first; \
+		at(mm, first)->field.prev = to->tail; \
+		at(mm, last)->field.next = NIL; \
+		from->head = rest; \
+		from->nr -= nr; \
+		to->tail = last; \
+		to->nr += nr; \
 	}
 
 #endif

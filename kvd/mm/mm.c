@@ -98,8 +98,7 @@ static uint64_t lay_out(struct mm *mm, const struct mm_config *cfg)
 	mm->off_shadows = carve(&at, (uint64_t)cfg->max_shadows * sizeof(struct shadow));
 	mm->off_shadow_heads = carve(&at, 4ull * workingset_heads(cfg->max_shadows));
 	mm->off_path = carve(&at, 8ull * (cfg->batch_pages + 1));
-	mm->replies.nr_words = REPLY_ARRAYS * cfg->batch_pages +
-			       EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
+	reply_init(&mm->replies, cfg->batch_pages);
 	mm->replies.off_words = carve(&at, mm->replies.nr_words * sizeof(uint64_t));
 	return at;
 }
@@ -170,69 +169,58 @@ int mm_init(struct mm **mmp, void *mem, size_t len, const struct mm_config *cfg)
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-enum array_use { NO_ARRAY, ONE_BATCH, ALL_GROUPS, EVENT_ARRAY, GEOM_ARRAY };
+static int unknown_op(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)
+{
+	(void)mm;
+	return reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, (uint32_t)rq->op, MM_NR_OPS);
+}
 
-static const struct {
+static const struct operation {
 	int (*fn)(struct mm *, const struct mm_request *, struct mm_reply *);
-	enum array_use array;
+	enum reply_array array;
 	bool asks;			/* an engine that does it is not idle */
 } ops[MM_NR_OPS] = {
-	[MM_ENGINE_ATTACH] = { engine_op_attach, NO_ARRAY, false },
-	[MM_MEMBER_ATTACH] = { engine_op_member, NO_ARRAY, false },
-	[MM_FENCE] = { engine_op_fence, NO_ARRAY, false },
-	[MM_MEMBER_GONE] = { engine_op_gone, NO_ARRAY, false },
-	[MM_CACHE_OPEN] = { cache_op_open, GEOM_ARRAY, true },
-	[MM_CACHE_CLOSE] = { cache_op_close, NO_ARRAY, false },
-	[MM_IMPORT] = { import_op_import, NO_ARRAY, false },
-	[MM_UNIMPORT] = { import_op_unimport, NO_ARRAY, false },
-	[MM_ALLOC] = { pending_op_alloc, ONE_BATCH, true },
-	[MM_FREE] = { slab_op_free, NO_ARRAY, true },
-	[MM_LOOKUP] = { lookup_op, ALL_GROUPS, true },
-	[MM_COMMIT] = { commit_op, ALL_GROUPS, true },
-	[MM_LEASE_DUP] = { lease_op_dup, NO_ARRAY, true },
-	[MM_UNLEASE] = { lease_op_unlease, NO_ARRAY, true },
-	[MM_PARK] = { park_op_park, NO_ARRAY, true },
-	[MM_RESUME] = { park_op_resume, ALL_GROUPS, true },
-	[MM_UNPARK] = { park_op_unpark, NO_ARRAY, true },
-	[MM_DROP_HEAD] = { lease_op_drop_head, NO_ARRAY, true },
-	[MM_RESERVE] = { admit_op_reserve, NO_ARRAY, true },
-	[MM_EVENTS] = { event_op_events, EVENT_ARRAY, false },
-	[MM_PRESSURE_ACK] = { event_op_pressure_ack, NO_ARRAY, false },
-	[MM_VACATE_ACK] = { compact_op_vacate_ack, NO_ARRAY, false },
-	[MM_STAT] = { engine_op_stat, NO_ARRAY, false },
-	[MM_TENANT_SET] = { memcg_op_set, NO_ARRAY, false },
-	[MM_HINT] = { lease_op_hint, NO_ARRAY, true },
+	[0] = { unknown_op, REPLY_NO_ARRAY, false },
+	[MM_ENGINE_ATTACH] = { engine_op_attach, REPLY_NO_ARRAY, false },
+	[MM_MEMBER_ATTACH] = { engine_op_member, REPLY_NO_ARRAY, false },
+	[MM_FENCE] = { engine_op_fence, REPLY_NO_ARRAY, false },
+	[MM_MEMBER_GONE] = { engine_op_gone, REPLY_NO_ARRAY, false },
+	[MM_CACHE_OPEN] = { cache_op_open, REPLY_GEOM_ARRAY, true },
+	[MM_CACHE_CLOSE] = { cache_op_close, REPLY_NO_ARRAY, false },
+	[MM_IMPORT] = { import_op_import, REPLY_NO_ARRAY, false },
+	[MM_UNIMPORT] = { import_op_unimport, REPLY_NO_ARRAY, false },
+	[MM_ALLOC] = { pending_op_alloc, REPLY_ONE_BATCH, true },
+	[MM_FREE] = { slab_op_free, REPLY_NO_ARRAY, true },
+	[MM_LOOKUP] = { lookup_op, REPLY_ALL_GROUPS, true },
+	[MM_COMMIT] = { commit_op, REPLY_ALL_GROUPS, true },
+	[MM_LEASE_DUP] = { lease_op_dup, REPLY_NO_ARRAY, true },
+	[MM_UNLEASE] = { lease_op_unlease, REPLY_NO_ARRAY, true },
+	[MM_PARK] = { park_op_park, REPLY_NO_ARRAY, true },
+	[MM_RESUME] = { park_op_resume, REPLY_ALL_GROUPS, true },
+	[MM_UNPARK] = { park_op_unpark, REPLY_NO_ARRAY, true },
+	[MM_DROP_HEAD] = { lease_op_drop_head, REPLY_NO_ARRAY, true },
+	[MM_RESERVE] = { admit_op_reserve, REPLY_NO_ARRAY, true },
+	[MM_EVENTS] = { event_op_events, REPLY_EVENT_ARRAY, false },
+	[MM_PRESSURE_ACK] = { event_op_pressure_ack, REPLY_NO_ARRAY, false },
+	[MM_VACATE_ACK] = { compact_op_vacate_ack, REPLY_NO_ARRAY, false },
+	[MM_STAT] = { engine_op_stat, REPLY_NO_ARRAY, false },
+	[MM_TENANT_SET] = { memcg_op_set, REPLY_NO_ARRAY, false },
+	[MM_HINT] = { lease_op_hint, REPLY_NO_ARRAY, true },
 };
-
-static uint32_t worst_words(const struct mm *mm, enum array_use use)
-{
-	switch (use) {
-	case ONE_BATCH:
-		return mm->cfg.batch_pages;
-	case ALL_GROUPS:
-		return MM_MAX_GROUPS * mm->cfg.batch_pages;
-	case EVENT_ARRAY:
-		return EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
-	case GEOM_ARRAY:
-		return MM_MAX_GROUPS * sizeof(struct mm_group_geom) / sizeof(uint64_t);
-	default:
-		return 0;
-	}
-}
 
 static void begin(struct mm *mm, uint64_t now_ns)
 {
 	if (now_ns > mm->now_ns)
 		mm->now_ns = now_ns;
 	psi_advance(mm);
-	reply_begin(mm);
+	reply_begin(&mm->replies);
 }
 
 /* What one change makes possible for others: waiting allocations, then superfluous extents, whose
  * going may again be what somebody waits for. With more set the rest is mm_tick's. */
 static void settle(struct mm *mm)
 {
-	if (!mm->waiting.head && !mm->wake.head && !mm->queue.stale && !mm->cancelled.head) {
+	if (!(mm->waiting.head | mm->wake.head | mm->cancelled.head | mm->queue.stale)) {
 		mm->dirty = false;
 		if (mm->trim.head)
 			slab_trim(mm);
@@ -258,13 +246,11 @@ static void asked(struct mm *mm, uint32_t id, bool seen)
 
 int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 {
-	uint32_t op = (uint32_t)rq->op;
-	bool known = op < MM_NR_OPS && ops[op].fn;
+	const struct operation *op = &ops[(uint32_t)rq->op < MM_NR_OPS ? rq->op : 0];
 	struct mm_reply *rp;
-	bool seen;
 
 	begin(mm, now_ns);
-	if (!reply_room(mm, known ? worst_words(mm, ops[op].array) : 0))
+	if (!reply_room(mm, mm->replies.worst[op->array]))
 		return -EAGAIN;
 	rp = reply_next(mm);
 	rp->cookie = rq->cookie;
@@ -272,14 +258,10 @@ int mm_submit(struct mm *mm, const struct mm_request *rq, uint64_t now_ns)
 	rp->engine = rq->engine;
 	rp->member = rq->member;
 	rp->cache = rq->cache;
-	if (known)
-		rp->result = ops[op].fn(mm, rq, rp);
-	else
-		rp->result = reply_error(rp, -EINVAL, MM_BAD_ARGUMENT, op, MM_NR_OPS);
-	seen = known && rp->result >= 0 && ops[op].asks;
+	rp->result = op->fn(mm, rq, rp);
+	asked(mm, rq->engine, op->asks && rp->result >= 0);
 	if (rp->result != REPLY_LATER)
 		reply_done(mm, rp);
-	asked(mm, rq->engine, seen);
 	settle(mm);
 	return 0;
 }

@@ -307,12 +307,14 @@ struct mm_reply {
 	 * page's own id, or the one already cached (then the committer still holds its own).
 	 * ALLOC: pages[nr_pages]. */
 	uint32_t nr_pages, nr_groups;
-	const uint64_t *pages;
-	const uint64_t *tail_pages;	/* NULL: no tail */
 	uint32_t tail_tokens, tail_lease;
 	uint32_t nr_events;
-	const struct mm_event *events;	/* EVENTS */
-	const struct mm_group_geom *geom;	/* CACHE_OPEN: [nr_groups] */
+	union {
+		const uint64_t *pages;
+		const struct mm_event *events;		/* EVENTS */
+		const struct mm_group_geom *geom;	/* CACHE_OPEN: [nr_groups] */
+	};
+	const uint64_t *tail_pages;	/* NULL: no tail */
 };
 
 /* ---- effects ------------------------------------------------------------------------------- */
@@ -484,7 +486,8 @@ int mm_complete(struct mm *, uint64_t effect_id, int result, uint64_t now_ns);
 void mm_tick(struct mm *, uint64_t now_ns, unsigned int budget); /* deadlines, background work */
 uint64_t mm_next_deadline(const struct mm *);	/* when mm_tick is next due; UINT64_MAX: never */
 bool mm_next_effect(struct mm *, struct mm_effect *);
-bool mm_next_reply(struct mm *, struct mm_reply *);
+const struct mm_reply *mm_take_reply(struct mm *); /* NULL: none; valid as long as its arrays */
+bool mm_next_reply(struct mm *, struct mm_reply *);	/* the same, copied; false: none */
 
 void mm_check(const struct mm *);	/* aborts with the broken invariant's name */
 uint64_t mm_digest(const struct mm *);

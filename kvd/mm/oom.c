@@ -18,7 +18,7 @@ static void add_bind(const struct mm *mm, uint32_t bind, uint32_t device, struct
 
 	for (uint32_t g = 0; g < cache_at(mm, b->cache)->desc.nr_groups; g++) {
 		const struct slab *s = &b->slab[g];
-		uint64_t page = vmstat_page_bytes(mm, b->cache, g, device);
+		uint64_t page = vmstat_page_bytes(mm, b->cache, g, 1u << device);
 
 		sum->held += page * s->nr[FRAME_HELD];
 		sum->leased += page * s->nr_pinned;
@@ -187,7 +187,7 @@ void oom_refused(struct mm *mm, const struct oom_ask *ask)
 		.result = ask->reply->result, .reason = ask->reply->reason,
 		.a = ask->reply->a, .b = ask->reply->b,
 	};
-	r->bytes = ask->nr_pages * vmstat_page_bytes(mm, b->cache, ask->group, r->device);
+	r->bytes = ask->nr_pages * vmstat_page_bytes(mm, b->cache, ask->group, 1u << r->device);
 	mm->oom.missed = 0;
 	picture(mm, c->tenant, r);
 }

@@ -267,24 +267,28 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 	if (!press(mm, w, extents) && !coming && !leaving(mm, w))
 		return REFUSED;
 	if (!coming)
-		compact_want(mm, c->device_mask);
+		compact_want(mm, c->device_mask, 0);
 	return WAIT_ROOM;
 }
 
-/* A tenant that more extents would take above its high has its own cached pages taken first, and
- * so has a slab of which others are being given room. */
+/* A tenant that more extents would take above its high has its own cached pages taken first; so
+ * has a slab of which others are being given room, and one that would take a device below low. */
 static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can, uint64_t have)
 {
 	const struct cache *c = cache_at(mm, w->cache);
-	uint32_t fewer = extents_for(core_less(w->nr, have), c, w->group);
+	uint32_t fewer = extents_for(core_less(w->nr, have), c, w->group), spares;
 
-	if (fewer < can && slab(mm, w)->bucket[SLAB_DRAINING].nr)
-		return fewer;
-	if (fewer >= can || !memcg_would_pass_high(mm, c->tenant, c->need[w->group], can))
+	if (fewer >= can)
 		return can;
-	if (!fewer)
-		memcg_event(mm, c->tenant, MM_MEMCG_HIGH);
-	return fewer;
+	if (slab(mm, w)->bucket[SLAB_DRAINING].nr)
+		return fewer;
+	if (memcg_would_pass_high(mm, c->tenant, c->need[w->group], can)) {
+		if (!fewer)
+			memcg_event(mm, c->tenant, MM_MEMCG_HIGH);
+		return fewer;
+	}
+	spares = shrink_spares(mm, w->bind, w->group, can);
+	return spares > fewer ? spares : fewer;
 }
 
 /* Whoever is before it, what it was promised and what its tenant's min says is its own. */

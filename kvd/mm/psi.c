@@ -139,11 +139,14 @@ void psi_touch(struct mm *mm, uint32_t engine)
 {
 	const struct engine *e = engine_at(mm, engine);
 
+	/* It is neither fenced nor waiting while it is on the list. */
+	if (e->on_recent && e->binds.nr && mm->now_ns - e->active_ns < PSI_TOUCH_NS)
+		return;
 	if (e->fenced || e->nr_pending)
 		return;
 	if (!e->binds.nr)
 		stop(mm, engine, mm->now_ns);
-	else if (!e->on_recent || mm->now_ns - e->active_ns >= PSI_TOUCH_NS)
+	else
 		start(mm, engine);
 }
 

@@ -14,19 +14,32 @@
 
 /* ---- own and orphaned cached pages --------------------------------------------------------- */
 
-/* A node with a frame in this slab may be homed elsewhere, so its own queues may not do. */
-static uint32_t unpinned_in(const struct mm *mm, const struct slab *s)
+/* One step stays: the caller has counted that there is a page to take, so each call gets on. */
+static void looked(uint32_t *budget)
+{
+	*budget -= *budget > 1;
+}
+
+/* A node with a frame in this slab may be homed elsewhere, so its own queues may not do. Pinned
+ * pages go to the end of their extent's list: the next look does not begin with them again. */
+static uint32_t unpinned_in(struct mm *mm, const struct slab *s, uint32_t *budget)
 {
 	for (uint32_t k = 1; k <= SLAB_FULL; k++)
 		for (uint32_t e = s->bucket[k].head; e; e = extent_at(mm, e)->bucket_link.next) {
-			const struct extent *x = extent_at(mm, e);
+			struct list *l = &extent_at(mm, e)->frames[FRAME_CACHED];
 
-			if (x->nr[FRAME_CACHED] == x->nr_pinned)
+			looked(budget);
+			if (extent_at(mm, e)->nr[FRAME_CACHED] == extent_at(mm, e)->nr_pinned)
 				continue;
-			for (uint32_t f = x->frames[FRAME_CACHED].head; f;
-			     f = frame_at(mm, f)->link.next)
+			for (uint32_t i = l->nr; i; i--) {
+				uint32_t f = l->head;
+
 				if (!node_at(mm, frame_at(mm, f)->node)->pins)
 					return frame_at(mm, f)->node;
+				frame_list_del(mm, l, f);
+				frame_list_add_tail(mm, l, f);
+				looked(budget);
+			}
 		}
 	return NIL;
 }
@@ -77,7 +90,7 @@ static void consider(const struct mm *mm, uint32_t n, uint32_t group, struct cho
 }
 
 /* Of the policy's victim and a few of the pages that lie longest in their extents. */
-static uint32_t choose(struct mm *mm, uint32_t bind, uint32_t group)
+static uint32_t choose(struct mm *mm, uint32_t bind, uint32_t group, uint32_t *budget)
 {
 	const struct slab *s = &bind_at(mm, bind)->slab[group];
 	uint32_t n = policy_victim(mm, bind), look = LOOK;
@@ -95,14 +108,14 @@ static uint32_t choose(struct mm *mm, uint32_t bind, uint32_t group)
 				if (!node_at(mm, frame_at(mm, f)->node)->pins)
 					consider(mm, frame_at(mm, f)->node, group, &best);
 		}
-	return best.node ? best.node : unpinned_in(mm, s);
+	return best.node ? best.node : unpinned_in(mm, s, budget);
 }
 
 /* A window page or a snapshot goes alone where others still pass through the node; with the last
  * one of a chain its full page is of no use any more. */
 static void take_frame(struct mm *mm, uint32_t bind, uint32_t group, uint32_t *budget)
 {
-	uint32_t n = choose(mm, bind, group);
+	uint32_t n = choose(mm, bind, group, budget);
 
 	if (!node_at(mm, n)->children) {
 		node_evict(mm, n, budget);
@@ -133,7 +146,7 @@ bool reclaim_pages(struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 		}
 		n = slab_reclaimable(s) ? policy_victim(mm, bind) : NIL;
 		if (!n && slab_reclaimable(s))
-			n = unpinned_in(mm, s);
+			n = unpinned_in(mm, s, &budget);
 		if (n)
 			node_evict(mm, n, &budget);
 		else

@@ -8,7 +8,9 @@
  *             and only when there are none is somebody taken below low.
  * Invariants: nothing leased, held or quarantined is taken; leaves go before parents; extents are
  *             taken only if together they are enough.
- * Cost:       O(1) a page; extents O(extents).      Limits: EVICT_BUDGET nodes a call.
+ * Cost:       O(1) a page; extents O(extents).
+ * Limits:     EVICT_BUDGET a call, of nodes evicted and, where the policy has none for the slab, of
+ *             extents and pinned pages looked at; one node at least.
  * See:        pending.h (when it is called), policy.h (which page goes).
  */
 #ifndef MM_RECLAIM_H

@@ -2,16 +2,24 @@
 #include <string.h>
 
 #include "core.h"
+#include "event.h"
 
 static uint64_t *words(const struct mm *mm)
 {
 	return (uint64_t *)((uintptr_t)mm + mm->replies.off_words);
 }
 
-void reply_begin(struct mm *mm)
+void reply_init(struct reply_queue *q, uint32_t batch_pages)
 {
-	if (!mm->replies.nr)
-		mm->replies.used_words = 0;
+	const uint32_t events = EVENT_MAX * sizeof(struct mm_event) / sizeof(uint64_t);
+
+	q->nr_words = REPLY_ARRAYS * batch_pages + events;
+	q->worst[REPLY_NO_ARRAY] = 0;
+	q->worst[REPLY_ONE_BATCH] = batch_pages;
+	q->worst[REPLY_ALL_GROUPS] = MM_MAX_GROUPS * batch_pages;
+	q->worst[REPLY_EVENT_ARRAY] = events;
+	q->worst[REPLY_GEOM_ARRAY] =
+		MM_MAX_GROUPS * sizeof(struct mm_group_geom) / sizeof(uint64_t);
 }
 
 bool reply_room(const struct mm *mm, uint32_t nr_words)
@@ -31,42 +39,30 @@ uint64_t *reply_words(struct mm *mm, uint32_t nr_words)
 	return at;
 }
 
-static struct reply_slot *next_slot(struct mm *mm)
-{
-	struct reply_queue *q = &mm->replies;
-
-	MM_ASSERT(q->nr < REPLY_RING);
-	return &q->slot[(q->head + q->nr) % REPLY_RING];
-}
-
 struct mm_reply *reply_next(struct mm *mm)
 {
-	struct reply_slot *slot = next_slot(mm);
+	struct reply_queue *q = &mm->replies;
+	struct mm_reply *rp = &q->slot[(q->head + q->nr) % REPLY_RING];
 
-	/* In halves: compilers clear more than 64 bytes by a string instruction, which is slow. */
-	_Static_assert(sizeof(*slot) == 128, "two halves");
-	memset(slot, 0, 64);
-	memset((char *)slot + 64, 0, 64);
-	return &slot->reply;
+	MM_ASSERT(q->nr < REPLY_RING);
+	/* In parts: compilers clear more than 64 bytes by a string instruction, which is slow. */
+	_Static_assert(sizeof(*rp) == 96, "two parts");
+	memset(rp, 0, 64);
+	memset((char *)rp + 64, 0, 32);
+	return rp;
 }
 
-static uint32_t word_of(const struct mm *mm, const void *at)
+/* Arrays are found from the start of mm while a reply is in the queue: mm may lie elsewhere when
+ * it is taken out. */
+static const uint64_t *moved(const uint64_t *array, uintptr_t by)
 {
-	return (uint32_t)((const uint64_t *)at - words(mm)) + 1;
+	return array ? (const uint64_t *)((uintptr_t)array + by) : NULL;
 }
 
 void reply_done(struct mm *mm, struct mm_reply *rp)
 {
-	struct reply_slot *slot = next_slot(mm);
-	const void *array = rp->pages;
-
-	MM_ASSERT(rp == &slot->reply);
-	if (rp->op == MM_EVENTS)
-		array = rp->events;
-	else if (rp->op == MM_CACHE_OPEN)
-		array = rp->geom;
-	slot->array_at = array ? word_of(mm, array) : 0;
-	slot->tail_at = rp->tail_pages ? word_of(mm, rp->tail_pages) : 0;
+	rp->pages = moved(rp->pages, -(uintptr_t)mm);
+	rp->tail_pages = moved(rp->tail_pages, -(uintptr_t)mm);
 	mm->replies.nr++;
 }
 
@@ -78,27 +74,27 @@ void reply_push(struct mm *mm, const struct mm_reply *rp)
 	reply_done(mm, to);
 }
 
-bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
+const struct mm_reply *mm_take_reply(struct mm *mm)
 {
 	struct reply_queue *q = &mm->replies;
-	const struct reply_slot *slot = &q->slot[q->head];
-	void *array;
+	struct mm_reply *rp = &q->slot[q->head];
 
 	if (!q->nr)
-		return false;
-	*rp = slot->reply;
-	array = slot->array_at ? words(mm) + slot->array_at - 1 : NULL;
-	if (rp->op == MM_EVENTS)
-		rp->events = array;
-	else if (rp->op == MM_CACHE_OPEN)
-		rp->geom = array;
-	else
-		rp->pages = array;
-	if (slot->tail_at)
-		rp->tail_pages = words(mm) + slot->tail_at - 1;
+		return NULL;
+	rp->pages = moved(rp->pages, (uintptr_t)mm);
+	rp->tail_pages = moved(rp->tail_pages, (uintptr_t)mm);
 	q->head = (q->head + 1) % REPLY_RING;
 	q->nr--;
-	return true;
+	return rp;
+}
+
+bool mm_next_reply(struct mm *mm, struct mm_reply *rp)
+{
+	const struct mm_reply *next = mm_take_reply(mm);
+
+	if (next)
+		*rp = *next;
+	return next != NULL;
 }
 
 int reply_error(struct mm_reply *rp, int result, enum mm_reason reason, uint64_t a, uint64_t b)

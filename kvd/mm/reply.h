@@ -3,7 +3,7 @@
  *
  * Model:      a ring of replies; arrays are cut off a bump buffer that starts anew when the ring is
  *             empty at the next call. A reply is written in its slot (reply_next to reply_done) and
- *             copied once, to the caller; pointers exist only in that copy, slots keep offsets.
+ *             read there by the caller; in the queue its pointers count from the start of mm.
  *             A reply has one array, of pages, events or geometry by its op, and perhaps a tail.
  * Invariants: mm_submit starts only with a slot and its worst-case array left; nothing is pushed
  *             between reply_next and reply_done.
@@ -22,19 +22,25 @@
 #define REPLY_ARRAYS	(MM_MAX_GROUPS + 2u)
 #define REPLY_LATER	1	/* an operation that is answered later */
 
-struct reply_slot {
-	struct mm_reply reply;		/* its pointers mean nothing here */
-	uint32_t array_at, tail_at;	/* word + 1 in the buffer; 0: none */
+/* What an operation may need room for in its reply. */
+enum reply_array {
+	REPLY_NO_ARRAY,
+	REPLY_ONE_BATCH,
+	REPLY_ALL_GROUPS,
+	REPLY_EVENT_ARRAY,
+	REPLY_GEOM_ARRAY,
+	REPLY_NR_ARRAYS,
 };
 
 struct reply_queue {
 	uint64_t off_words;
 	uint32_t nr_words, used_words;
+	uint32_t worst[REPLY_NR_ARRAYS];	/* words */
 	uint32_t head, nr;
-	struct reply_slot slot[REPLY_RING];
+	struct mm_reply slot[REPLY_RING];
 };
 
-void reply_begin(struct mm *);		/* a call starts: old arrays go */
+void reply_init(struct reply_queue *, uint32_t batch_pages);
 bool reply_room(const struct mm *, uint32_t nr_words);
 uint64_t *reply_words(struct mm *, uint32_t nr_words);
 struct mm_reply *reply_next(struct mm *);	/* the next slot, all zero; not in the queue yet */
@@ -44,6 +50,13 @@ int reply_error(struct mm_reply *, int result, enum mm_reason, uint64_t a, uint6
 /* May an engine that has so many of a table's entries, of which nr_free are left, take want more?
  * Only if it leaves as many as it then has (mm_config says why). 0, or -ENOMEM with its share. */
 int reply_share(struct mm_reply *, size_t limit, uint32_t have, uint32_t want, uint32_t nr_free);
+
+/* A call starts: old arrays go. */
+static inline void reply_begin(struct reply_queue *q)
+{
+	if (!q->nr)
+		q->used_words = 0;
+}
 
 #define reply_share_of(rp, field, have, want, nr_free) \
 	reply_share(rp, offsetof(struct mm_config, field), have, want, nr_free)

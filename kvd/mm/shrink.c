@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "admit.h"
 #include "cache.h"
 #include "compact.h"
 #include "core.h"
@@ -138,6 +139,27 @@ static uint64_t free_soon(const struct mm *mm, uint32_t d)
 			 dev->extent_bytes + dev->reserved_bytes + dev->promised_bytes);
 }
 
+uint32_t shrink_spares(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
+{
+	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
+		uint64_t low = mm->cfg.device[d].wmark_low_bytes, need = c->need[group][d];
+		uint64_t room, owed, protected;
+
+		if (!low || !need)
+			continue;
+		room = core_less(free_soon(mm, d), low);
+		owed = admit_entitled(mm, bind, group, d);
+		protected = core_less(tenant_at(mm, c->tenant)->limit[d].low_bytes,
+				      memcg_usage(mm, c->tenant, d));
+		room = room > owed ? room : owed;
+		room = room > protected ? room : protected;
+		nr = room / need < nr ? (uint32_t)(room / need) : nr;
+	}
+	return nr;
+}
+
 static void look_again(struct mm *mm, uint64_t ns)
 {
 	mm->shrink.hungry = true;
@@ -215,7 +237,7 @@ static void fill(struct mm *mm, uint32_t d, uint32_t *budget)
 		if (free_soon(mm, d) >= cfg->wmark_high_bytes) {
 			mm->shrink.filling &= ~bit;
 		} else if (!take_any(mm, d, budget)) {
-			compact_fill(mm, bit);
+			compact_want(mm, 0, bit);
 			look_again(mm, mm->now_ns + compact_rest_ns(mm));
 			return;
 		} else if (!*budget) {	/* after something was found, lest looking never ends */

@@ -3,7 +3,9 @@
  *
  * Model:      A device with less than low free gives extents back until high is free: the cheapest
  *             cached-only ones, of whom protection allows; when there are none, half-empty ones
- *             are packed (compact.h).
+ *             are packed (compact.h). What is free up to low is for those who have no cached
+ *             pages of their own to use again: the others would have whole extents evicted for
+ *             them where single pages, chosen by the policy, do.
  *             A tenant above high or max, each step only if the ones before are not enough:
  *               1. its cached-only extents, cheapest first, none that parked sequences need
  *               2. its engines are asked (pressure, answer_ns to answer), its slabs packed
@@ -44,6 +46,9 @@ bool shrink_may_take(const struct mm *, const struct extent *, bool below_low);
 /* Begins to empty one in which used and cached pages are mixed, of a tenant that stays above its
  * low, its cached pages making the room; not in that slab. False: there is none. */
 bool shrink_drain_mixed(struct mm *, uint32_t devices, uint32_t not_bind, uint32_t not_group);
+/* How many of nr extents more of that slab leave the devices at low, or are owed to its tenant: by
+ * a promise, min or low. */
+uint32_t shrink_spares(const struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
 void shrink_tick(struct mm *, uint32_t *budget);
 uint64_t shrink_next_deadline(const struct mm *);
 

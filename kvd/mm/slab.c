@@ -277,31 +277,22 @@ void slab_trim(struct mm *mm)
 static int take_all_held(struct mm *mm, uint32_t engine, const uint64_t *ids, uint32_t nr,
 			 struct mm_reply *rp)
 {
-	const struct extent *x = NULL;
-	uint32_t ext = 0, f;
-	int err = 0;
+	for (uint32_t i = 0, run, f; i < nr; i += run) {
+		const struct extent *x = extent_at(mm, mm_page_extent(ids[i]));
+		int err = frame_resolve(mm, ids[i], &f, rp);
 
-	for (uint32_t i = 0; i < nr && !err; i++) {
-		struct frame *fr;
-
-		if (!x || mm_page_extent(ids[i]) != ext) {
-			ext = mm_page_extent(ids[i]);
-			err = frame_resolve(mm, ids[i], &f, rp);
-			x = err ? NULL : extent_at(mm, ext);
-			if (x && bind_at(mm, x->bind)->engine != engine)
-				err = reply_error(rp, -EACCES, MM_NOT_OWNER, ids[i], 0);
-		}
-		fr = err ? NULL : frame_at(mm, x->base + mm_page_slot(ids[i]));
-		if (fr && mm_page_slot(ids[i]) < x->fresh && fr->state == FRAME_HELD &&
-		    fr->gen == mm_page_gen(ids[i]) && !fr->mark) {
-			fr->mark = 1;
+		if (!err && bind_at(mm, x->bind)->engine != engine)
+			err = reply_error(rp, -EACCES, MM_NOT_OWNER, ids[i], 0);
+		run = err ? 0 : frame_mark_held(mm, mm_page_extent(ids[i]), ids + i, nr - i);
+		if (run)
 			continue;
-		}
 		if (!err)	/* says what is wrong with it */
 			err = frame_take_held(mm, ids[i], x->bind, x->group, &f, rp);
 		frame_unmark(mm, ids, i);
+		MM_ASSERT(err);
+		return err;
 	}
-	return err;
+	return 0;
 }
 
 int slab_op_free(struct mm *mm, const struct mm_request *rq, struct mm_reply *rp)

@@ -131,6 +131,14 @@ static inline void slab_count(struct slab *s, struct extent *x, enum frame_state
 		s->off[state] += by;
 }
 
+/* by frames change their state, none of them pinned. */
+static inline void slab_recount(struct slab *s, struct extent *x, enum frame_state from,
+				enum frame_state to, uint32_t by)
+{
+	slab_count(s, x, from, -by);
+	slab_count(s, x, to, by);
+}
+
 static inline void slab_count_pinned(struct slab *s, struct extent *x, uint32_t by)
 {
 	x->nr_pinned += by;

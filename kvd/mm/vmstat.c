@@ -10,13 +10,13 @@ const struct mm_vmstat *mm_vmstat(const struct mm *mm)
 	return &mm->vmstat;
 }
 
-uint64_t vmstat_page_bytes(const struct mm *mm, uint32_t cache, uint32_t group, uint32_t device)
+uint64_t vmstat_page_bytes(const struct mm *mm, uint32_t cache, uint32_t group, uint32_t devices)
 {
 	const struct mm_cache_desc *d = &cache_at(mm, cache)->desc;
 	uint64_t sum = 0;
 
 	for (uint32_t s = 0; s < d->nr_shards; s++)
-		if (device == VMSTAT_ALL_DEVICES || d->shard[s].device == device)
+		if (devices >> d->shard[s].device & 1)
 			sum += d->shard[s].page_bytes[group];
 	return sum;
 }
@@ -33,7 +33,7 @@ void mm_meminfo(const struct mm *mm, uint32_t device, struct mm_meminfo *mi)
 	mi->free_bytes = mi->pool_bytes - mi->extent_bytes - mi->reserved_bytes;
 	for (uint32_t e = pool_next(mm, &mm->extents, 0); e; e = pool_next(mm, &mm->extents, e)) {
 		const struct extent *x = extent_at(mm, e);
-		uint64_t page = vmstat_page_bytes(mm, x->cache, x->group, device);
+		uint64_t page = vmstat_page_bytes(mm, x->cache, x->group, 1u << device);
 
 		if (!page)
 			continue;

@@ -13,8 +13,8 @@
 
 struct mm;
 
-/* Bytes of one page: of all shards, or of those on one device. */
+/* Bytes of one page: of the shards that are on these devices, a bit each. */
 #define VMSTAT_ALL_DEVICES UINT32_MAX
-uint64_t vmstat_page_bytes(const struct mm *, uint32_t cache, uint32_t group, uint32_t device);
+uint64_t vmstat_page_bytes(const struct mm *, uint32_t cache, uint32_t group, uint32_t devices);
 
 #endif

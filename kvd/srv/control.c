@@ -55,10 +55,10 @@ const struct control_knob control_knobs[] = {
 	{"wmark_min", CONTROL_NUMBER, at(wmark_min), 0, 0, 500, "permille",
 	 "of each device's pool: the last bytes, for tenants below their min only"},
 	{"wmark_low", CONTROL_NUMBER, at(wmark_low), 8, 0, 900, "permille",
-	 "below so much free cached pages are reclaimed in the background; no watermarks where it "
-	 "is less than an extent"},
+	 "below so much free cached pages are reclaimed in the background; an extent at least, but "
+	 "no watermarks where that is more than a 16th of the pool; 0: none"},
 	{"wmark_high", CONTROL_NUMBER, at(wmark_high), 16, 0, 900, "permille",
-	 "until so much is free"},
+	 "until so much is free; two extents at least, one where two are more than a 16th"},
 	{"answer_ms", CONTROL_NUMBER, at(answer_ms), 1000, 0, 3600000, "ms",
 	 "how long an engine has to answer when it is pressed or asked to leave an extent; 0: it "
 	 "is not asked, and not killed"},

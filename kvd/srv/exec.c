@@ -16,6 +16,7 @@
 /* As control.c's knobs. */
 #define WMARK_LOW		8u	/* permille of a pool */
 #define WMARK_HIGH		16u
+#define WMARK_RAISED		16u	/* part of a pool that extents may raise them to */
 #define ANSWER_NS		1000000000ull
 #define IDLE_NS			5000000000ull
 
@@ -440,16 +441,23 @@ static uint64_t default_extent_bytes(uint64_t pool_bytes)
 	return pow2;
 }
 
+static uint64_t at_least(uint64_t v, uint64_t lo)
+{
+	return v < lo ? lo : v;
+}
+
+/* What is free by bits of extents is nobody's: memory comes and goes in whole ones. */
 void exec_watermarks(struct mm_config *cfg, uint32_t min, uint32_t low, uint32_t high)
 {
 	for (uint32_t d = 0; d < cfg->nr_devices && d < MM_MAX_DEVICES; d++) {
 		struct mm_device_config *dc = &cfg->device[d];
-		uint64_t part = dc->pool_bytes / 1000;
-		bool none = part * low < dc->extent_bytes;
+		uint64_t part = dc->pool_bytes / 1000, most = dc->pool_bytes / WMARK_RAISED;
+		uint64_t extent = dc->extent_bytes, two = 2 * extent > most ? extent : 2 * extent;
+		bool none = !low || (part * low < extent && extent > most);
 
 		dc->wmark_min_bytes = none ? 0 : part * min;
-		dc->wmark_low_bytes = none ? 0 : part * low;
-		dc->wmark_high_bytes = none ? 0 : part * high;
+		dc->wmark_low_bytes = none ? 0 : at_least(part * low, extent);
+		dc->wmark_high_bytes = none ? 0 : at_least(part * high, two);
 	}
 }
 

@@ -45,7 +45,8 @@ int exec_export(struct exec *, uint32_t extent, uint32_t shard, bool writable, u
 void exec_default_config(struct mm_config *, uint32_t nr_devices, const uint64_t *pool_bytes,
 			 uint64_t extent_bytes /* 0: from the pool's size */);
 
-/* In permille of each pool; none where low is less than an extent. */
+/* In permille of each pool; low is an extent at least, high two, where that is no more than a 16th
+ * of the pool, else one; none where low is less than an extent that is more than that, or 0. */
 void exec_watermarks(struct mm_config *, uint32_t min, uint32_t low, uint32_t high);
 
 #endif

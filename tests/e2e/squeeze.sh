@@ -81,7 +81,7 @@ start_three() {
 	one=$pid
 	start two $taker take 48 40
 	two=$pid
-	verdict "the others take what is left" within 60 charged_above $((48 - protect - 4))
+	verdict "the others take what is left" within 60 charged_above $((48 - protect - 8))
 	keeps "next to them"
 }
 end_three() {

@@ -171,9 +171,10 @@ static void take_reply(struct sim *s, const struct mm_reply *reply)
 	SIM_CHECK(s, nr <= sizeof(s->reply_pages) / sizeof(*s->reply_pages),
 		  "a reply names %llu pages", (unsigned long long)nr);
 	SIM_CHECK(s, !nr || r.pages, "a reply of %llu pages has no array", (unsigned long long)nr);
-	if (nr)
+	if (nr) {	/* else the array, if any, is not of pages */
 		memcpy(s->reply_pages, r.pages, nr * sizeof(*r.pages));
-	r.pages = s->reply_pages;
+		r.pages = s->reply_pages;
+	}
 	trail_reply(s, &r, (uint32_t)nr);
 	for (uint32_t i = 0; i < SIM_CALLS && !c; i++)
 		if (s->call[i].used && s->call[i].req.cookie == r.cookie)

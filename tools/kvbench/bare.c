@@ -21,19 +21,21 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void bare_call(struct bare_mm *b, const struct mm_request *rq, struct mm_reply *re)
+const struct mm_reply *bare_call(struct bare_mm *b, const struct mm_request *rq)
 {
+	static const struct mm_reply none = { .result = -EIO };
+	const struct mm_reply *re;
 	struct mm_effect fx;
 
-	re->result = -EIO;
 	if (mm_submit(b->mm, rq, 1))
-		return;
-	while (!mm_next_reply(b->mm, re)) {
+		return &none;
+	while (!(re = mm_take_reply(b->mm))) {
 		if (!mm_next_effect(b->mm, &fx))
-			return;
+			return &none;
 		if (fx.kind != MM_EFFECT_NOTIFY)
 			mm_complete(b->mm, fx.id, 0, 1);
 	}
+	return re;
 }
 
 int bare_start(struct bare_mm *b, const struct mm_config *cfg, const struct mm_cache_desc *desc)
@@ -53,11 +55,11 @@ int bare_start(struct bare_mm *b, const struct mm_config *cfg, const struct mm_c
 	if (mm_init(&b->mm, b->mem, b->len, cfg))
 		return -EINVAL;
 	b->init_ns = now_ns() - t;
-	bare_call(b, &rq, &re);
+	re = *bare_call(b, &rq);
 	b->engine = re.engine;
 	rq = (struct mm_request){ .op = MM_CACHE_OPEN, .engine = b->engine, .open.desc = desc };
 	if (!re.result)
-		bare_call(b, &rq, &re);
+		re = *bare_call(b, &rq);
 	b->cache = re.cache;
 	return re.result;
 }

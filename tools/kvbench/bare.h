@@ -25,6 +25,6 @@ struct bare_mm {
 int bare_start(struct bare_mm *, const struct mm_config *, const struct mm_cache_desc *);
 int bare_init(struct bare_mm *);
 /* Submits, carries out effects at once, and gives the reply; -EIO in it when there was none. */
-void bare_call(struct bare_mm *, const struct mm_request *, struct mm_reply *);
+const struct mm_reply *bare_call(struct bare_mm *, const struct mm_request *);
 
 #endif

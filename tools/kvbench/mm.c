@@ -345,18 +345,18 @@ static int fill_long(struct bare_mm *m, const uint32_t *tokens)
 	static uint64_t pages[LONG_PAGES];
 	struct mm_reply re;
 
-	bare_call(m, &rq, &re);
+	re = *bare_call(m, &rq);
 	if (re.result)
 		return re.result;
 	memcpy(pages, re.pages, sizeof(pages));
 	rq.op = MM_COMMIT;
 	rq.commit = (typeof(rq.commit)){ .tokens = tokens, .nr_tokens = LONG_TOKENS,
 					 .pages = pages, .nr_pages = LONG_PAGES };
-	bare_call(m, &rq, &re);
+	re = *bare_call(m, &rq);
 	rq.op = MM_UNLEASE;
 	rq.unlease = (typeof(rq.unlease)){ &re.lease, 1 };
 	if (!re.result)
-		bare_call(m, &rq, &re);
+		re = *bare_call(m, &rq);
 	return re.result;
 }
 
@@ -368,14 +368,14 @@ static double long_ns(struct bare_mm *m, const uint32_t *tokens)
 	uint64_t t = bench_now_ns();
 	uint32_t lease;
 
-	bare_call(m, &rq, &re);
+	re = *bare_call(m, &rq);
 	t = bench_now_ns() - t;
 	lease = re.lease;
 	if (re.result || re.nr_pages != LONG_PAGES)
 		return NAN;
 	rq.op = MM_UNLEASE;
 	rq.unlease = (typeof(rq.unlease)){ &lease, 1 };
-	bare_call(m, &rq, &re);
+	re = *bare_call(m, &rq);
 	return re.result ? NAN : (double)t;
 }
 

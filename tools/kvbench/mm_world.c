@@ -26,35 +26,46 @@ static uint32_t below(struct world *w, uint32_t n)
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-static bool call(struct world *w, struct mm_request *rq, struct mm_reply *re)
-{
-	rq->engine = w->bare.engine;
-	rq->cache = w->bare.cache;
-	bare_call(&w->bare, rq, re);
-	return !re->result;
-}
-
 static void must(bool ok, const char *what)
 {
 	if (!ok)
 		mm_panic(what, __FILE__, __LINE__);
 }
 
+static const struct mm_reply *call(struct world *w, struct mm_request *rq, const char *what)
+{
+	const struct mm_reply *re;
+
+
+	rq->flags = 0;
+	rq->cookie = 0;
+	rq->group = 0;
+	rq->engine = w->bare.engine;
+	rq->cache = w->bare.cache;
+	re = bare_call(&w->bare, rq);
+	must(!re->result, what);
+	return re;
+}
+
+/* Nothing but what mm reads of such a request: clearing all of it would be measured, too. */
 static void alloc(struct world *w, uint64_t *pages, uint32_t nr)
 {
-	struct mm_request rq = { .op = MM_ALLOC, .alloc.nr_pages = nr };
-	struct mm_reply re;
+	struct mm_request rq;
+	const struct mm_reply *re;
 
-	must(call(w, &rq, &re) && re.nr_pages == nr, "alloc");
-	memcpy(pages, re.pages, nr * sizeof(*pages));
+	rq.op = MM_ALLOC;
+	rq.alloc = (typeof(rq.alloc)){ .nr_pages = nr };
+	re = call(w, &rq, "alloc");
+	memcpy(pages, re->pages, nr * sizeof(*pages));
 }
 
 static void give_back(struct world *w, const uint64_t *pages, uint32_t nr)
 {
-	struct mm_request rq = { .op = MM_FREE, .free = { pages, nr } };
-	struct mm_reply re;
+	struct mm_request rq;
 
-	must(call(w, &rq, &re), "free");
+	rq.op = MM_FREE;
+	rq.free = (typeof(rq.free)){ pages, nr };
+	call(w, &rq, "free");
 }
 
 static uint32_t lookup(struct world *w, const uint32_t *tokens, uint32_t pages, uint32_t *found)
@@ -62,11 +73,10 @@ static uint32_t lookup(struct world *w, const uint32_t *tokens, uint32_t pages, 
 	struct mm_request rq = { .op = MM_LOOKUP,
 				 .lookup = { .tokens = tokens,
 					     .nr_tokens = pages * WORLD_PAGE_TOKENS } };
-	struct mm_reply re;
+	const struct mm_reply *re = call(w, &rq, "lookup");
 
-	must(call(w, &rq, &re), "lookup");
-	*found = re.nr_pages;
-	return re.lease;
+	*found = re->nr_pages;
+	return re->lease;
 }
 
 static uint32_t commit(struct world *w, uint32_t lease, const uint32_t *tokens,
@@ -76,18 +86,15 @@ static uint32_t commit(struct world *w, uint32_t lease, const uint32_t *tokens,
 				 .commit = { .lease = lease, .tokens = tokens,
 					     .nr_tokens = nr * WORLD_PAGE_TOKENS,
 					     .pages = pages, .nr_pages = nr } };
-	struct mm_reply re;
 
-	must(call(w, &rq, &re), "commit");
-	return re.lease;
+	return call(w, &rq, "commit")->lease;
 }
 
 static void unlease(struct world *w, uint32_t lease)
 {
 	struct mm_request rq = { .op = MM_UNLEASE, .unlease = { &lease, 1 } };
-	struct mm_reply re;
 
-	must(call(w, &rq, &re), "unlease");
+	call(w, &rq, "unlease");
 }
 
 /* ---- chains -------------------------------------------------------------------------------- */

@@ -58,7 +58,7 @@ static int bare_pairs(struct bare_mm *b)
 		rq = (struct mm_request){
 			.op = MM_ALLOC, .engine = b->engine, .cache = b->cache, .alloc.nr_pages = 1
 		};
-		bare_call(b, &rq, &re);
+		re = *bare_call(b, &rq);
 		if (re.result)
 			return re.result;
 		ids[i] = re.pages[0];
@@ -68,7 +68,7 @@ static int bare_pairs(struct bare_mm *b)
 					  .engine = b->engine,
 					  .cache = b->cache,
 					  .free = { .pages = &ids[i], .nr_pages = 1 } };
-		bare_call(b, &rq, &re);
+		re = *bare_call(b, &rq);
 		if (re.result)
 			return re.result;
 	}

@@ -409,9 +409,10 @@ static inline void attn_describe(const struct attn_case *c, enum kern_impl impl)
 {
 	uint32_t i;
 
-	print_error("%s %s dtype %u scale %u q %u page %u heads %ux%u dims %u %u q_len %u window %u cap %g"
-		    " spread %g flags%s%s%s%s%s%s%s lens",
-		    kern_impl_name(impl), c->kind == KERN_MLA ? "mla" : "gqa", c->dtype, c->scale, c->q_dtype,
+	print_error("%s %s dtype %u scale %u q %u page %u heads %ux%u dims %u %u q_len %u window %u"
+		    " cap %g spread %g flags%s%s%s%s%s%s%s lens",
+		    kern_impl_name(impl), c->kind == KERN_MLA ? "mla" : "gqa", c->dtype, c->scale,
+		    c->q_dtype,
 		    c->page_tokens, c->kv_heads, c->group, c->dk, c->dv, c->q_len, c->window,
 		    (double)c->softcap, (double)c->spread, c->starts ? " starts" : "",
 		    c->ends ? " ends" : "", c->sinks ? " sinks" : "", c->alibi ? " alibi" : "",

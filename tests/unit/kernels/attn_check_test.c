@@ -221,6 +221,7 @@ static void names_and_unknown_implementations(void **state)
 	assert_string_equal(kern_impl_name(KERN_AVX2), "avx2");
 	assert_string_equal(kern_impl_name(KERN_AVX512), "avx512");
 	assert_string_equal(kern_impl_name(KERN_AVX512_BF16), "avx512bf16");
+	assert_string_equal(kern_impl_name(KERN_AMX), "amx");
 	assert_string_equal(kern_impl_name(KERN_NR_IMPL), "unknown");
 	assert_true(kern_impl_usable(KERN_REF) && kern_impl_usable(KERN_GENERIC));
 	assert_false(kern_impl_usable(KERN_NR_IMPL));

@@ -218,6 +218,196 @@ static void a_wait_for_one_device_does_not_bar_another(void **state)
 	assert_int_equal(mmt_alloc_until(&t, e2, c, 0, 8, t.now + 5000), 0);
 }
 
+/* Slots that come back are counted, neither twice nor as a loss. */
+static void slots_on_their_way_back_are_not_taken_again(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	uint64_t ids[2 * 8];
+
+	(void)state;
+	cfg.max_extents = 6;
+	mmt_init(&t, &cfg);
+	assert_int_equal(mmt_attach(&t, 1000, &e1, &m1), 0);
+	assert_int_equal(mmt_attach(&t, 2000, &e2, &m2), 0);
+	assert_int_equal(mmt_open(&t, e1, &d, &c1), 0);
+	assert_int_equal(mmt_open(&t, e2, &d, &c2), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 16, ids), 0);
+	assert_int_equal(mmt_unlease(&t, e1, mmt_chain(&t, e1, c1, 0, 24)), 0);
+	t.hold = true;
+	assert_int_equal(mmt_free(&t, e1, ids, 16), 0);		/* keeps one, empty */
+	assert_int_equal(t.nr_fx, 1);
+	/* Free are 1, coming 1, empty 1: of three only what is missing is taken. */
+	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 24, t.now + 5000), MMT_LATER);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_direct, 1);
+	t.hold = false;
+	mmt_run(&t);
+	assert_int_equal(t.late.result, 0);
+	assert_int_equal(t.late.nr_pages, 24);
+	mmt_fini(&t);
+}
+
+/* Of two pages the second one finds no room: the first one's key goes with it. */
+static void a_commit_that_fails_half_way_leaves_no_key(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1), big = mmt_desc(2);
+	struct mm_page_key key = { .page = 0, .digest = { 1 } };
+	uint32_t e, c, cb, lease[8];
+	struct mmt s;
+	uint64_t id[2];
+
+	(void)state;
+	cfg.max_tokens = 128;
+	big.page_tokens = 32;
+	mmt_init(&s, &cfg);
+	assert_int_equal(mmt_attach(&s, 1, &e, NULL), 0);
+	assert_int_equal(mmt_open(&s, e, &d, &c), 0);
+	assert_int_equal(mmt_open(&s, e, &big, &cb), 0);
+	for (uint32_t i = 0; i < 8; i++)
+		lease[i] = mmt_chain(&s, e, c, i * 100, 1);
+	for (uint32_t i = 0; i < 5; i++)	/* a pair and two single ones, whichever they are */
+		if (i != 2)
+			assert_int_equal(mmt_unlease(&s, e, lease[i == 4 ? 5 : i]), 0);
+	assert_int_equal(mmt_alloc(&s, e, cb, 0, 2, id), 0);
+	assert_int_equal(mmt_commit_keys(&s, e, cb, 0, 0, mmt_tokens(0), 64, id, 2, &key, 1),
+			 -ENOMEM);
+	assert_int_equal(s.rp.a, offsetof(struct mm_config, max_tokens));
+	assert_int_equal(s.mm->keys.nr_used, 0);
+	mm_check(s.mm);
+	assert_int_equal(mmt_commit_keys(&s, e, cb, 0, 0, mmt_tokens(0), 32, id, 1, &key, 1), 0);
+	assert_int_equal(s.mm->keys.nr_used, 1);
+	mmt_fini(&s);
+}
+
+/* Three engines, one cache of a window and a full group; what the first wrote is the others' by
+ * halves. */
+static void a_page_whose_window_goes_is_evicted_where_the_rest_lies(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(3);
+	uint32_t e3, m3, c3, c;
+	uint64_t ids[16];
+
+	(void)state;
+	d.nr_groups = 2;
+	d.group[0] = (struct mm_group_desc){ MM_GROUP_WINDOW, 2 * MMT_PT, 0 };
+	d.group[1].kind = MM_GROUP_FULL;
+	d.shard[0].page_bytes[1] = MMT_PAGE;
+	mmt_fini(&t);
+	{
+		struct mm_config cfg = mmt_config();
+
+		cfg.device[0].pool_bytes = 2 * MMT_EXTENT;
+		mmt_init(&t, &cfg);
+	}
+	assert_int_equal(mmt_attach(&t, 1, &e1, &m1), 0);
+	assert_int_equal(mmt_attach(&t, 1, &e2, &m2), 0);
+	assert_int_equal(mmt_attach(&t, 1, &e3, &m3), 0);
+	assert_int_equal(mmt_open(&t, e1, &d, &c), 0);
+	assert_int_equal(mmt_open(&t, e2, &d, &c2), 0);
+	assert_int_equal(mmt_open(&t, e3, &d, &c3), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c, 0, 7, ids), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c, 1, 7, ids + 7), 0);
+	assert_int_equal(mmt_commit_keys(&t, e1, c, 0, 0, mmt_tokens(0), 7 * MMT_PT, ids, 7, NULL,
+					 0), 0);
+	assert_int_equal(mmt_unlease(&t, e1, t.rp.lease), 0);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m1), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 1, ids), 0);
+	assert_int_equal(mmt_alloc(&t, e3, c3, 1, 1, ids + 1), 0);
+	assert_int_equal(mm_vmstat(t.mm)->extents_adopt, 2);
+	/* Windows go, the last one of the chain with its full page. */
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 6, ids), 0);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 7);
+	assert_int_equal(mmt_alloc(&t, e3, c3, 1, 7, ids), 0);
+	mm_check(t.mm);
+	assert_int_equal(mmt_lookup(&t, e3, c3, 0, mmt_tokens(0), 7 * MMT_PT), 0);
+	assert_int_equal(t.rp.nr_pages, 0);
+}
+
+/* Nothing is left of pages whose only group was taken frame by frame. */
+static void pages_of_nothing_but_a_window_leave_no_node(void **state)
+{
+	struct mm_limits none = { .high_bytes = MM_NO_LIMIT };
+	struct mm_cache_desc d = mmt_desc(3);
+	struct mm_cache_info info;
+	uint32_t c, id = 0;
+
+	(void)state;
+	d.group[0] = (struct mm_group_desc){ MM_GROUP_WINDOW, 2 * MMT_PT, 0 };
+	assert_int_equal(mmt_open(&t, e1, &d, &c), 0);
+	assert_int_equal(mmt_unlease(&t, e1, mmt_chain(&t, e1, c, 0, 16)), 0);
+	assert_int_equal(mmt_limits(&t, 1000, 0, none, MM_OOM_NONE), 0);
+	for (uint32_t i = 0; i < 100 && mm_next_deadline(t.mm) <= t.now; i++) {
+		mmt_tick(&t, t.now);
+		mmt_run(&t);
+	}
+	assert_int_equal(mmt_device_extents(&t, 0), 0);
+	while (mm_next_cache(t.mm, &id, &info))
+		assert_int_equal(info.nodes, 0);
+}
+
+static uint32_t height(uint32_t n)
+{
+	uint32_t left, right;
+
+	if (!n)
+		return 0;
+	left = height(node_at(t.mm, n)->left);
+	right = height(node_at(t.mm, n)->right);
+	return 1 + (left > right ? left : right);
+}
+
+/* Pages with the same beginning, coming in order, are found in few steps all the same. */
+static void siblings_that_come_in_order_make_no_list(void **state)
+{
+	uint32_t tokens[MMT_PT] = { 0 };
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	uint64_t ids[32];
+
+	(void)state;
+	cfg.device[0].pool_bytes = 64 * MMT_EXTENT;
+	mmt_fini(&t);
+	mmt_init(&t, &cfg);
+	assert_int_equal(mmt_attach(&t, 1, &e1, &m1), 0);
+	assert_int_equal(mmt_open(&t, e1, &d, &c1), 0);
+	for (uint32_t i = 0; i < 256; i++) {
+		if (i % 32 == 0)
+			assert_int_equal(mmt_alloc(&t, e1, c1, 0, 32, ids), 0);
+		tokens[0] = i + 1;
+		assert_int_equal(mmt_commit(&t, e1, c1, 0, tokens, MMT_PT, &ids[i % 32]), 0);
+		assert_int_equal(mmt_unlease(&t, e1, t.rp.lease), 0);
+	}
+	assert_true(height(cache_at(t.mm, 1)->children) <= 32);
+}
+
+/* What lies on another device is no help. */
+static void a_device_is_filled_by_its_own_extents(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1), other = mmt_desc(2);
+
+	(void)state;
+	other.shard[0].device = 1;
+	mmt_fini(&t);
+	cfg.answer_ns = 1000;
+	cfg.device[0].wmark_low_bytes = 2 * MMT_EXTENT;
+	cfg.device[0].wmark_high_bytes = 3 * MMT_EXTENT;
+	mmt_init(&t, &cfg);
+	assert_int_equal(mmt_attach(&t, 1, &e1, &m1), 0);
+	assert_int_equal(mmt_open(&t, e1, &d, &c1), 0);
+	assert_int_equal(mmt_open(&t, e1, &other, &c2), 0);
+	assert_int_equal(mmt_unlease(&t, e1, mmt_chain(&t, e1, c2, 0, 16)), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 48, NULL), 0);
+	assert_int_equal(mmt_unlease(&t, e1, mmt_chain(&t, e1, c1, 0, 8)), 0);
+	for (uint32_t i = 0; i < 100 && mm_next_deadline(t.mm) <= t.now; i++) {
+		mmt_tick(&t, t.now);
+		mmt_run(&t);
+	}
+	assert_int_equal(mmt_device_extents(&t, 0), 6);
+	assert_int_equal(mmt_device_extents(&t, 1), 2);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -233,6 +423,12 @@ int main(void)
 		T(an_import_names_cache_and_engine),
 		T(parks_of_one_place_end_one_by_one),
 		T(a_wait_for_one_device_does_not_bar_another),
+		cmocka_unit_test(slots_on_their_way_back_are_not_taken_again),
+		cmocka_unit_test(a_commit_that_fails_half_way_leaves_no_key),
+		T(a_page_whose_window_goes_is_evicted_where_the_rest_lies),
+		T(pages_of_nothing_but_a_window_leave_no_node),
+		T(siblings_that_come_in_order_make_no_list),
+		T(a_device_is_filled_by_its_own_extents),
 	};
 #undef T
 

@@ -202,6 +202,15 @@ static void nobody_is_killed_before_vacating_was_tried(void **state)
 
 /* ---- protection before mixed extents ------------------------------------------------------- */
 
+/* Up to its low the second takes new memory, what the watermark keeps too; then it has no low. */
+static void mix_into_reserve(uint32_t extents)
+{
+	limit(2, 0, extents, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
+	for (uint32_t i = 0; i < extents; i++)
+		mix(e2, c2, 1, 1);
+	limit(2, 0, 0, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
+}
+
 static void below_low_nothing_is_taken_that_mixed_extents_can_give(void **state)
 {
 	(void)state;
@@ -209,8 +218,7 @@ static void below_low_nothing_is_taken_that_mixed_extents_can_give(void **state)
 	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
 	for (uint32_t i = 0; i < 3; i++)
 		cached(e1, c1, i * 200);	/* the coldest */
-	for (uint32_t i = 0; i < 5; i++)
-		mix(e2, c2, 1, 1);
+	mix_into_reserve(5);
 	settle();
 	assert_int_equal(charge(1), 3);
 	assert_int_equal(vacate(e2, m2, c2), 2);
@@ -228,8 +236,7 @@ static void below_low_is_taken_when_nobody_answers(void **state)
 	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
 	for (uint32_t i = 0; i < 3; i++)
 		cached(e1, c1, i * 200);
-	for (uint32_t i = 0; i < 4; i++)
-		mix(e2, c2, 1, 1);
+	mix_into_reserve(4);
 	settle();
 	pass(ANSWER - 1);
 	assert_int_equal(charge(1), 3);

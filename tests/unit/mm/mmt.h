@@ -105,23 +105,21 @@ static UNUSED int mmt_replies(struct mmt *t, uint64_t cookie)
 		uint32_t groups = rp.nr_groups ? rp.nr_groups : 1;
 		uint64_t *to = rp.cookie == cookie ? t->pages : t->late_pages;
 
-		if (rp.pages) {
+		if (rp.op == MM_EVENTS && rp.events) {
+			memcpy(t->events, rp.events, (rp.nr_events < 64 ? rp.nr_events : 64) *
+			       sizeof(*rp.events));
+			rp.events = t->events;
+		} else if (rp.op == MM_CACHE_OPEN && !rp.result) {
+			memcpy(t->geom, rp.geom, groups * sizeof(*rp.geom));
+			rp.geom = t->geom;
+		} else if (rp.pages) {
 			assert_true(groups * rp.nr_pages <= MMT_PAGES);
 			memcpy(to, rp.pages, groups * rp.nr_pages * sizeof(*to));
 			rp.pages = to;
 		}
-		if (rp.events) {
-			memcpy(t->events, rp.events, (rp.nr_events < 64 ? rp.nr_events : 64) *
-			       sizeof(*rp.events));
-			rp.events = t->events;
-		}
 		if (rp.tail_pages) {
 			memcpy(t->tail_pages, rp.tail_pages, groups * sizeof(*rp.tail_pages));
 			rp.tail_pages = t->tail_pages;
-		}
-		if (rp.geom) {
-			memcpy(t->geom, rp.geom, groups * sizeof(*rp.geom));
-			rp.geom = t->geom;
 		}
 		if (rp.cookie == cookie) {
 			t->rp = rp;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Limits and watermarks at work: what is taken from whom, in which order, and what stays. */
+#include "debt.h"
 #include "limits_world.h"
 
 /* ---- max lowered while running ------------------------------------------------------------- */
@@ -234,6 +235,39 @@ static void worst_debtor_is_killed_one_at_a_time(void **state)
 	assert_int_equal(charge(1), 0);
 	assert_int_equal(mm_vmstat(t.mm)->oom_kills, 2);
 	assert_int_equal(charge(2), 6);
+	mmt_fini(&t);
+}
+
+static void who_does_not_die_delays_the_next_for_a_time_only(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e3, m3, c3;
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_attach(&t, 1, &e3, &m3), 0);
+	assert_int_equal(mmt_open(&t, e3, &d, &c3), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3 * PAGES, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e3, c3, 0, 4 * PAGES, NULL), 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_KILL);
+	settle();
+	pass(ANSWER);
+	assert_int_equal(t.killed, e3);
+	pass(DEBT_DYING_NS - 1);
+	assert_int_equal(t.nr_kill, 1);
+	for (uint32_t i = 0; i < 200 && t.nr_kill == 1; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);
+	assert_int_equal(t.killed, e1);
+	/* Neither is gone; there is nobody else. */
+	pass(2 * DEBT_DYING_NS);
+	for (uint32_t i = 0; i < 200; i++)
+		pass(ANSWER);
+	assert_int_equal(t.nr_kill, 2);
+	assert_int_equal(charge(1), 7);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m3), 0);
+	settle();
+	assert_int_equal(charge(1), 3);
 	mmt_fini(&t);
 }
 
@@ -510,9 +544,10 @@ static void below_low_extents_are_given_back_up_to_high(void **state)
 		cached(e1, c1, i * 200);
 	settle();
 	assert_int_equal(charge(1), 6);		/* 2 free: not below low */
-	cached(e1, c1, 1200);
+	cached(e2, c2, 0);
 	settle();
-	assert_int_equal(charge(1), 4);
+	assert_int_equal(charge(1), 3);
+	assert_int_equal(charge(2), 1);
 	assert_int_equal(mm_vmstat(t.mm)->reclaim_background, 3);
 	assert_int_equal(found(e1, c1, 400), 0);
 	assert_int_equal(found(e1, c1, 600), PAGES);
@@ -526,8 +561,9 @@ static void content_used_while_it_is_taken_stays(void **state)
 
 	(void)state;
 	start(4, 1, 1);
-	for (uint32_t i = 0; i < 4; i++)
+	for (uint32_t i = 0; i < 3; i++)
 		cached(e1, c1, i * 200);
+	cached(e2, c2, 0);
 	t.now++;
 	mm_tick(t.mm, t.now, budget);		/* picks the first, but takes none of it yet */
 	mm_check(t.mm);
@@ -545,8 +581,9 @@ static void background_steps_keep_to_the_budget(void **state)
 {
 	(void)state;
 	start(8, 3, 4);
-	for (uint32_t i = 0; i < 6; i++)
+	for (uint32_t i = 0; i < 5; i++)
 		cached(e1, c1, i * 200);
+	cached(e2, c2, 0);
 	for (uint32_t i = 0; i < 200 && mm_next_deadline(t.mm) <= t.now; i++) {
 		uint64_t before = mm_vmstat(t.mm)->pages_evict;
 
@@ -555,7 +592,50 @@ static void background_steps_keep_to_the_budget(void **state)
 		assert_true(mm_vmstat(t.mm)->pages_evict - before <= 4);
 		mmt_run(&t);
 	}
-	assert_int_equal(charge(1), 4);
+	assert_int_equal(charge(1), 3);
+	mmt_fini(&t);
+}
+
+/* Where single pages do, chosen by the policy, no extent has to be evicted for it. */
+static void who_has_cached_pages_leaves_the_low_watermark_alone(void **state)
+{
+	(void)state;
+	start(8, 2, 4);
+	for (uint32_t i = 0; i < 6; i++)
+		cached(e1, c1, i * 200);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3, NULL), 0);
+	settle();
+	assert_int_equal(charge(1), 6);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 3);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_background, 0);
+	/* More than it can give: the rest comes out of what is free, and that is filled again. */
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 6 * PAGES - 3, NULL), 0);
+	assert_int_equal(charge(1), 7 - 1);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 2 * PAGES, NULL), 0);
+	assert_int_equal(charge(1), 8);
+	mmt_fini(&t);
+}
+
+static void what_is_owed_to_a_tenant_is_new_memory_below_low_too(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+
+	(void)state;
+	start(8, 3, 3);
+	for (uint32_t i = 0; i < 5; i++)
+		cached(i ? e2 : e1, i ? c2 : c1, i * 200);
+	cached(e1, c1, 1200);		/* its first one is used again */
+	assert_int_equal(found(e1, c1, 0), 0);
+	assert_int_equal(charge(1), 1);
+	limit(1, 0, 2, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
+	cached(e1, c1, 1400);
+	assert_int_equal(charge(1), 2);
+	assert_int_equal(found(e1, c1, 1200), PAGES);
+	settle();
+	assert_int_equal(charge(2), 3);
+	assert_int_equal(mmt_open_min(&t, e1, &d, 3 * PAGES, &c1), 0);
+	cached(e1, c1, 1600);
+	assert_int_equal(charge(1), 3);
 	mmt_fini(&t);
 }
 
@@ -592,8 +672,10 @@ static void tenant_below_low_is_spared_while_another_has_something(void **state)
 	limit(1, 0, 3, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
 	for (uint32_t i = 0; i < 3; i++)
 		cached(e1, c1, i * 200);	/* the coldest, but protected */
+	limit(2, 0, 4, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
 	for (uint32_t i = 0; i < 4; i++)
 		cached(e2, c2, i * 200);
+	limit(2, 0, 0, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
 	settle();
 	assert_int_equal(charge(1), 3);
 	assert_int_equal(charge(2), 2);
@@ -783,6 +865,7 @@ int main(void)
 		cmocka_unit_test(what_stays_is_charged_and_counted),
 		cmocka_unit_test(raised_max_wakes_who_waits),
 		cmocka_unit_test(worst_debtor_is_killed_one_at_a_time),
+		cmocka_unit_test(who_does_not_die_delays_the_next_for_a_time_only),
 		cmocka_unit_test(who_answers_in_time_is_not_killed),
 		cmocka_unit_test(who_leases_is_killed_not_who_wrote),
 		cmocka_unit_test(shared_beginnings_count_once),
@@ -795,6 +878,8 @@ int main(void)
 		cmocka_unit_test(below_low_extents_are_given_back_up_to_high),
 		cmocka_unit_test(content_used_while_it_is_taken_stays),
 		cmocka_unit_test(background_steps_keep_to_the_budget),
+		cmocka_unit_test(who_has_cached_pages_leaves_the_low_watermark_alone),
+		cmocka_unit_test(what_is_owed_to_a_tenant_is_new_memory_below_low_too),
 		cmocka_unit_test(half_empty_extents_are_packed_when_nothing_cheaper_is_left),
 		cmocka_unit_test(tenant_below_low_is_spared_while_another_has_something),
 		cmocka_unit_test(nothing_is_taken_below_min),

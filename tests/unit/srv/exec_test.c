@@ -581,19 +581,29 @@ static void test_default_config(void **state)
 		assert_true(cfg.max_nodes >= cfg.max_frames);
 		assert_true(cfg.max_keys * 16ull >= cfg.max_frames || cfg.max_keys == 1u << 18);
 	}
-	/* Watermarks only where they are extents. */
-	for (uint64_t pool = 64 * MIB; pool <= 1ull << 40; pool *= 4) {
+	/* One extent and two where that is more, none in the smallest pools. */
+	for (uint64_t pool = 4 * MIB; pool <= 1ull << 40; pool *= 2) {
 		bool big = pool / 1000 * 8 >= 64 * MIB;
+		uint64_t extents = pool < 32 * MIB ? 0 : pool < 64 * MIB ? 1 : 2;
 
 		exec_default_config(&cfg, 1, &pool, 0);
-		assert_int_equal(cfg.device[0].wmark_low_bytes, big ? pool / 1000 * 8 : 0);
-		assert_int_equal(cfg.device[0].wmark_high_bytes, big ? pool / 1000 * 16 : 0);
+		assert_int_equal(cfg.device[0].wmark_low_bytes, big ? pool / 1000 * 8 :
+				 (extents != 0) * cfg.device[0].extent_bytes);
+		assert_int_equal(cfg.device[0].wmark_high_bytes, big ? pool / 1000 * 16 :
+				 extents * cfg.device[0].extent_bytes);
 		assert_int_equal(cfg.device[0].wmark_min_bytes, 0);
 		assert_int_equal(cfg.answer_ns, 1000000000);
 		assert_int_equal(cfg.idle_ns, 5000000000);
 	}
 	exec_default_config(&cfg, 1, &want[3].pool, 8 * MIB);
 	assert_int_equal(cfg.device[0].extent_bytes, 8 * MIB);
+	exec_watermarks(&cfg, 0, 0, 0);
+	assert_int_equal(cfg.device[0].wmark_low_bytes, 0);
+	assert_int_equal(cfg.device[0].wmark_high_bytes, 0);
+	exec_watermarks(&cfg, 10, 50, 60);
+	assert_int_equal(cfg.device[0].wmark_min_bytes, 256 * MIB / 1000 * 10);
+	assert_int_equal(cfg.device[0].wmark_low_bytes, 256 * MIB / 1000 * 50);
+	assert_int_equal(cfg.device[0].wmark_high_bytes, 16 * MIB);	/* two extents */
 }
 
 #define WITH_EXEC(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
