@@ -70,7 +70,7 @@ $(eval $(call module,main,kvd/main.c,-Ikvd -Iipc))
 $(eval $(call module,common,$(COMMON_SRCS),-Itools/common -Ilibkv/include -Iipc))
 $(eval $(call module,kvctl,$(wildcard tools/kvctl/*.c),-Itools/common -Ilibkv/include -Iipc))
 $(eval $(call module,kvgen,$(wildcard tools/kvgen/*.c),-Itools/common -Ilibkv/include))
-$(eval $(call module,kvbench,$(wildcard tools/kvbench/*.c),-Itools/common -Ilibkv/include -Iipc -Ikvd/mm))
+$(eval $(call module,kvbench,$(wildcard tools/kvbench/*.c),-Itools/common -Ilibkv/include -Iipc -Ikvd/mm -Ikernels))
 
 $(eval $(call module,kvreplay,$(wildcard tools/kvreplay/*.c),-Itools/common -Ikvd/mm))
 
@@ -84,10 +84,10 @@ $(BUILD)/obj/libkv/gemm.o: BASE += -O3
 $(BUILD)/obj/tools/kvgen/ops.o: BASE += -O3
 $(BUILD)/obj/kernels/kern_quant.o $(BUILD)/obj/kernels/kern_store.o: BASE += -O3
 $(filter %_avx2.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c
-$(filter %_avx512.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw \
-	-mavx512vl -mavx512dq -mavx512bf16
-$(filter %_amx.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw \
-	-mavx512vl -mavx512dq -mavx512bf16 -mamx-tile -mamx-bf16
+$(filter %_avx512.o %_avx512vbmi.o %_amx.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c \
+	-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16
+$(filter %_avx512vbmi.o,$(kernels_OBJS)): BASE += -mavx512vbmi
+$(filter %_amx.o,$(kernels_OBJS)): BASE += -mamx-tile -mamx-bf16
 
 $(BUILD)/obj/%.o: %.c
 	$(call say,CC,$<)
@@ -135,7 +135,7 @@ $(BUILD)/kvctl: $(kvctl_OBJS) $(BUILD)/lib/common.a $(BUILD)/libkv.so
 $(BUILD)/kvgen: $(kvgen_OBJS) $(BUILD)/lib/common.a $(BUILD)/libkv.so
 	$(call say,LD,$@)
 	$(TOOL_LINK)
-$(BUILD)/kvbench: $(kvbench_OBJS) $(BUILD)/lib/common.a $(BUILD)/lib/mm.a $(BUILD)/libkv.so
+$(BUILD)/kvbench: $(kvbench_OBJS) $(BUILD)/lib/common.a $(BUILD)/lib/mm.a $(BUILD)/lib/kernels.a $(BUILD)/libkv.so
 	$(call say,LD,$@)
 	$(TOOL_LINK)
 
@@ -190,6 +190,8 @@ $(call module_objs,$(wildcard tests/unit/kvgen/*.c)): \
 	INCS := -Itools/kvgen -Itools/common -Ilibkv/include -Itests/unit
 $(call module_objs,$(wildcard tests/unit/kvreplay/*.c)): \
 	INCS := -Itools/kvreplay -Itools/common -Ikvd/mm -Itests/unit
+$(call module_objs,$(wildcard tests/unit/kvbench/*.c)): \
+	INCS := -Itools/kvbench -Ilibkv/include -Ikernels -Itests/unit
 $(call module_objs,$(wildcard tests/unit/tools/*.c)): \
 	INCS := -Itools/common -Ilibkv/include -Iipc -Itests/unit
 
@@ -214,6 +216,8 @@ $(BUILD)/tests/kvgen/%: $(BUILD)/obj/tests/unit/kvgen/%.o $(BUILD)/lib/kvgen.a $
 	$(call TEST_LINK,$(LIBKV_LIBS) -ljansson)
 $(BUILD)/tests/kvreplay/%: $(BUILD)/obj/tests/unit/kvreplay/%.o $(BUILD)/lib/kvreplay.a $(call libs,common mm)
 	$(call TEST_LINK,-ljansson -lm)
+$(BUILD)/tests/kvbench/%: $(BUILD)/obj/tests/unit/kvbench/%.o $(call module_objs,tools/kvbench/attn_shape.c) $(LIBKV_A)
+	$(call TEST_LINK,$(LIBKV_LIBS))
 $(BUILD)/tests/tools/%: $(BUILD)/obj/tests/unit/tools/%.o $(LIBKV_A) $(BUILD)/lib/common.a
 	$(call TEST_LINK,$(LIBKV_LIBS) -ljansson)
 
