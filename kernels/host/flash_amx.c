@@ -33,12 +33,6 @@
 #define AMX_WIDE 32u /* bf16 elements in a row of one */
 #define AMX_TILE 1024u /* its bytes */
 #define FEW_ROWS 16u   /* of a call, see there */
-#ifndef AMX_STEP
-#define AMX_STEP 64
-#endif
-#ifndef AMX_HINT
-#define AMX_HINT 2
-#endif
 
 static size_t extra_bytes(const struct kern_attn *at);
 
@@ -72,7 +66,7 @@ struct amx_rows {
 struct amx {
 	char *k;	/* [FLASH_TILE][padded k_width] bf16: rows that cannot be read in place */
 	char *v;	/* [step][16 columns][pair][16] pairs of bf16 */
-	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_rows() */
+	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_row() */
 	float *stage;	/* [16][ldacc]: rows of acc of which a neighbour must not be touched */
 };
 
@@ -155,7 +149,8 @@ VEC_INLINE void transpose(uint32_t *to, const char *from, size_t stride, uint32_
  *
  * Its rows are asked for all along the work on this one, a few lines at a time: a burst would wait
  * for memory. AHEAD parts of it are shared out: scores have the first, then softmax, then values.
- * In a lockstep tile they go row by row over the pages, so that more streams are open at once. */
+ * Keys and values in turn and, in a lockstep tile, row by row over the pages: that is eight streams
+ * for the hardware to run ahead in. */
 
 #define AHEAD		(2 * FLASH_TILE)
 #define AHEAD_SCORES	48u
@@ -164,29 +159,27 @@ VEC_INLINE void transpose(uint32_t *to, const char *from, size_t stride, uint32_
 VEC_INLINE void prefetch(const char *row, uint32_t from, uint32_t to)
 {
 	for (; from < to; from += 64)
-		__builtin_prefetch(row + from, 0, AMX_HINT);
+		__builtin_prefetch(row + from, 0, 2); /* to L2: two tiles fill L1 */
 }
 
-/* Parts [from, to): first the keys, then the values; MLA: halves of its rows. */
+/* Parts [from, to): keys and values in turn; MLA: halves of its rows. */
 VEC_INLINE void ahead(const struct flash *f, uint32_t from, uint32_t to)
 {
 	const struct flash_tile *next = f->next;
 	const bool mla = f->at->view.kind == KERN_MLA;
 	uint32_t part;
 
-	for (part = from; part < to; part++) {
-		uint32_t t = mla ? part / 2 : part % FLASH_TILE;
+	for (part = from; part < to && part / 2 < next->n; part++) {
+		uint32_t t = part / 2, half = part % 2;
 
-		if (t >= next->n)
-			continue;
 		if (!next->in_order)
 			t = t % FLASH_LANES * AMX_ROWS + t / FLASH_LANES;
 		if (mla)
-			prefetch(next->k[t], part % 2 * f->k_width, (part % 2 + 1) * f->k_width);
-		else if (part < FLASH_TILE)
-			prefetch(next->k[t], 0, f->k_width * 2);
-		else
+			prefetch(next->k[t], half * f->k_width, (half + 1) * f->k_width);
+		else if (half)
 			prefetch(next->v[t], 0, f->v_width * 2);
+		else
+			prefetch(next->k[t], 0, f->k_width * 2);
 	}
 }
 
@@ -236,7 +229,6 @@ static void begin(const struct flash *f)
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
 
 	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : f->rows);
-
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
 	for (b = 0; b < nr_blocks(f); b++)
