@@ -45,6 +45,16 @@ VEC_INLINE vec vec_max(vec a, vec b)
 	return _mm512_max_ps(a, b);
 }
 
+VEC_INLINE float vec_sum(vec v)
+{
+	return _mm512_reduce_add_ps(v);
+}
+
+VEC_INLINE float vec_top(vec v)
+{
+	return _mm512_reduce_max_ps(v);
+}
+
 #include "flash.inc"
 
 #define AMX_GROUPS (FLASH_TILE / AMX_ROWS) /* tile registers of tokens in a tile */

@@ -35,6 +35,16 @@ VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 	return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
 }
 
+VEC_INLINE float vec_sum(vec v)
+{
+	return _mm512_reduce_add_ps(v);
+}
+
+VEC_INLINE float vec_top(vec v)
+{
+	return _mm512_reduce_max_ps(v);
+}
+
 VEC_INLINE veci vec_load_words(const char *p, uint32_t n)
 {
 	return (veci)(n == 2 * VEC_LEN ? _mm512_loadu_si512(p) :
