@@ -111,6 +111,8 @@ int kern_attn_check(const struct kern_attn *a)
 		return -EINVAL;
 	if (!isfinite(a->scale) || !isfinite(a->softcap) || a->softcap < 0)
 		return -EINVAL;
+	if (a->dcp > 1 && (a->dcp_rank >= a->dcp || !a->dcp_interleave))
+		return -EINVAL;
 	return out_strides_valid(a) ? 0 : -EINVAL;
 }
 
