@@ -797,6 +797,19 @@ static bool fast(const struct kern_attn *at)
 	return at->view.dtype == KERN_BF16 && at->q_dtype == KERN_BF16;
 }
 
+/* For one or two rows vectors do as well with less to set up. For three or four the two are as fast
+ * as memory, but several sequences that share pages make blocks of many rows; only rows that would
+ * all be copied are not worth it. The choice must be the same for a call of one of them. */
+static bool suits(const struct kern_attn *at)
+{
+	const struct kern_view *view = &at->view;
+	uint32_t rows = view->kv_heads ? kern_head_rows(at) : 0; /* not checked yet */
+	bool copies = view->page_tokens % AMX_ROWS || kern_q_width(view) % AMX_WIDE ||
+		      kern_out_width(view) % AMX_WIDE;
+
+	return fast(at) && rows > (copies ? 4u : 2u);
+}
+
 static size_t scratch_bytes(const struct kern_attn *at)
 {
 	return fast(at) ? flash_scratch(at) : kern_ops_avx512.scratch(at);
@@ -817,6 +830,7 @@ const struct kern_ops kern_ops_amx = {
 	.usable = usable,
 	.preferred = usable,
 	.fast = fast,
+	.suits = suits,
 	.scratch = scratch_bytes,
 	.run = run,
 };
