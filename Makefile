@@ -74,6 +74,12 @@ $(eval $(call module,kvbench,$(wildcard tools/kvbench/*.c),-Itools/common -Ilibk
 
 $(eval $(call module,kvreplay,$(wildcard tools/kvreplay/*.c),-Itools/common -Ikvd/mm))
 
+# oneDNN is loaded by name when the first MLA weights come; which name goes with the header.
+BLAS_SONAME := $(shell readelf -d "$$($(CC) -print-file-name=libdnnl.so)" 2>/dev/null | \
+	sed -n 's/.*SONAME.*\[\(.*\)\].*/\1/p')
+$(BUILD)/obj/libkv/blas.o: BASE += -DBLAS_SONAME='"$(or $(BLAS_SONAME),libdnnl.so)"'
+$(BUILD)/obj/libkv/gemm.o: BASE += -O3
+
 # Inference math and per-ISA kernels want the optimiser; nothing else needs to.
 $(BUILD)/obj/tools/kvgen/ops.o: BASE += -O3
 $(BUILD)/obj/kernels/kern_quant.o $(BUILD)/obj/kernels/kern_store.o: BASE += -O3

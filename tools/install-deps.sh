@@ -4,7 +4,7 @@
 # Silent and without network when everything is there.
 set -eu
 
-packages="gcc g++ clang make git pkg-config liburing-dev libinih-dev libjansson-dev libmd-dev libcmocka-dev
+packages="gcc g++ clang make git pkg-config liburing-dev libinih-dev libjansson-dev libmd-dev libcmocka-dev libdnnl-dev
 	binutils valgrind"
 missing=""
 for p in $packages; do

@@ -35,6 +35,12 @@ VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 	return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
 }
 
+VEC_INLINE veci vec_load_words(const char *p, uint32_t n)
+{
+	return (veci)(n == 2 * VEC_LEN ? _mm512_loadu_si512(p) :
+		      _mm512_maskz_loadu_epi32((__mmask16)((1u << n / 2) - 1), p));
+}
+
 VEC_INLINE void vec_sum4(const vec *v, float *out)
 {
 	__m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
