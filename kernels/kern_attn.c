@@ -101,8 +101,6 @@ int kern_attn_check(const struct kern_attn *a)
 
 	if (err)
 		return err;
-	if (!kern_dtype_float(a->view.dtype)) /* can be stored, cannot be attended to yet */
-		return -EINVAL;
 	if (!a->heads || a->heads > KERN_MAX_HEADS || a->heads % a->view.kv_heads)
 		return -EINVAL;
 	if (!a->q_len || a->q_len > KERN_MAX_Q || !kern_dtype_float(a->q_dtype))

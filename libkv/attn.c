@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include <kv/rope.h>
 #include "attn_impl.h"
 #include "scratch.h"
 #include "seq_impl.h"
@@ -80,6 +81,8 @@ int attn_fill(const struct kv_cache *c, const struct kv_attn *a, struct kern_att
 	k->dcp = a->dcp;
 	k->dcp_rank = a->dcp_rank;
 	k->dcp_interleave = a->dcp_interleave;
+	k->k_scale = a->k_scale;
+	k->v_scale = a->v_scale;
 	return 0;
 }
 
@@ -204,19 +207,111 @@ void kv_attn_merge(float *out, float *lse, const float *const *parts, const floa
 	kern_merge(out, lse, parts, lses, nr_parts, rows, dim);
 }
 
+/* ---- stores and conversions ------------------------------------------------------------------ */
+
+static int check_rope(const struct kern_store *s)
+{
+	uint32_t i, pos;
+
+	for (i = 0; i < s->n; i++) {
+		pos = s->positions ? s->positions[i] : s->pos + i;
+		if (pos < s->rope->first || pos - s->rope->first >= s->rope->nr)
+			return err_set(-EINVAL,
+				       "store: position %u is outside the rope tables, %u to %llu",
+				       pos, s->rope->first,
+				       (unsigned long long)s->rope->first + s->rope->nr);
+	}
+	return 0;
+}
+
+static int store(struct kern_store *s, const struct kv_rope *rope)
+{
+	struct kern_rope tables;
+	int err;
+
+	if (rope) {
+		tables = (struct kern_rope){
+			.cos = rope->cos,
+			.sin = rope->sin,
+			.dim = rope->dim,
+			.pairing = rope->pairing,
+			.first = rope->first,
+			.nr = rope->nr,
+		};
+		s->rope = &tables;
+		err = check_rope(s);
+		if (err)
+			return err;
+	}
+	err = kern_store(s);
+	return err ? err_set(err, "store: %u rows at token %u: a range, dtype, scale or rope that "
+			     "the layout does not allow", s->n, s->pos)
+		   : 0;
+}
+
+int kv_store_page_rows(struct kv_cache *c, const struct kv_store *rows, const uint64_t *pte)
+{
+	struct kern_store s;
+	int err;
+
+	if (!c || !rows || rows->group >= c->nr_groups)
+		return err_set(-EINVAL, "store: group %u does not exist", rows ? rows->group : 0);
+	s = (struct kern_store){
+		.pte = pte,
+		.pos = rows->pos,
+		.n = rows->n,
+		.src_dtype = rows->dtype,
+		.k = rows->k,
+		.v = rows->v,
+		.k_stride = rows->k_stride,
+		.v_stride = rows->v_stride,
+		.k_scale = rows->k_scale,
+		.v_scale = rows->v_scale,
+		.positions = rows->positions,
+	};
+	err = layout_kern_view(&c->layout[rows->group], rows->layer, &s.view);
+	if (err || !rows->n)
+		return err;
+	if (!pte || !rows->k || !rows->v)
+		return err_set(-EINVAL, "store: page table or rows are NULL");
+	return store(&s, rows->rope);
+}
+
 int kv_store_pages(struct kv_cache *c, uint32_t group, uint32_t layer, const uint64_t *pte,
 		   uint32_t pos, uint32_t n, const float *k, const float *v)
 {
-	struct kern_store s = {.pte = pte, .pos = pos, .n = n, .k = k, .v = v};
-	int err;
+	const struct kv_store rows = {
+		.group = group, .layer = layer, .pos = pos, .n = n, .k = k, .v = v};
 
-	if (!c || group >= c->nr_groups)
-		return err_set(-EINVAL, "store: group %u does not exist", group);
-	err = layout_kern_view(&c->layout[group], layer, &s.view);
+	return kv_store_page_rows(c, &rows, pte);
+}
+
+static int rows_of(const struct kv_rows *rows, struct kern_rows *out)
+{
+	int err = kv_layout_check(rows ? rows->layout : NULL);
+
+	if (err)
+		return err;
+	out->pte = rows->pte;
+	out->k_scale = rows->k_scale;
+	out->v_scale = rows->v_scale;
+	return layout_kern_view(rows->layout, rows->layer, &out->view);
+}
+
+int kv_convert_rows(const struct kv_rows *to, uint32_t to_pos, const struct kv_rows *from,
+		    uint32_t from_pos, uint32_t n)
+{
+	struct kern_rows dst, src;
+	int err = rows_of(to, &dst);
+
+	if (!err)
+		err = rows_of(from, &src);
 	if (err || !n)
 		return err;
-	if (!pte || !k || !v)
-		return err_set(-EINVAL, "store: page table or rows are NULL");
-	err = kern_store(&s);
-	return err ? err_set(err, "store: %u rows at token %u are out of range", n, pos) : 0;
+	if (!dst.pte || !src.pte)
+		return err_set(-EINVAL, "convert: a page table is NULL");
+	err = kern_convert(&dst, to_pos, &src, from_pos, n);
+	return err ? err_set(err, "convert: layouts of different kinds, heads or dimensions, or "
+			     "tokens out of range")
+		   : 0;
 }

@@ -46,7 +46,7 @@ static void model_digest(const struct kv_cache_params *p, uint8_t out[KV_KEY_BYT
 static void put_layout(SHA2_CTX *sha, const struct kv_layout *l)
 {
 	put_u32(sha, l->kind);
-	put_u32(sha, l->dtype);
+	put_u32(sha, l->dtype | l->scale << 16); /* one word: no scale, the digest of old */
 	put_u32(sha, l->layers);
 	put_u32(sha, l->kv_heads);
 	put_u32(sha, l->head_dim);

@@ -14,24 +14,29 @@
 _Static_assert((int)KV_GQA == (int)KERN_GQA && (int)KV_MLA == (int)KERN_MLA,
 	       "kinds are the kernels'");
 _Static_assert((int)KV_F32 == (int)KERN_F32 && (int)KV_F16 == (int)KERN_F16 &&
-		       (int)KV_BF16 == (int)KERN_BF16,
+		       (int)KV_BF16 == (int)KERN_BF16 && (int)KV_F8 == (int)KERN_F8 &&
+		       (int)KV_I8 == (int)KERN_I8 && (int)KV_F8_DS == (int)KERN_F8_DS,
 	       "dtypes are the kernels'");
+_Static_assert((int)KV_SCALE_HEAD == (int)KERN_SCALE_HEAD &&
+		       (int)KV_SCALE_TOKEN == (int)KERN_SCALE_TOKEN,
+	       "scales are the kernels'");
 /* The largest legal page, padding included, stays far below 2^64. */
 _Static_assert(MAX_LAYERS *KERN_MAX_HEADS * 2ull * (MAX_PAGE_TOKENS * KERN_MAX_DIM * 4ull + 64) <
 		       1ull << 52,
 	       "page bytes fit 64 bits");
 
-static const char *const dtype_names[] = {
-	[KV_F32] = "f32",
-	[KV_F16] = "f16",
-	[KV_BF16] = "bf16",
+static const struct {
+	const char *name, *other;
+} dtype_names[] = {
+	[KV_F32] = {"f32", "fp32"}, [KV_F16] = {"f16", "fp16"}, [KV_BF16] = {"bf16", "bf16"},
+	[KV_F8] = {"f8", "fp8"},    [KV_I8] = {"i8", "int8"},	[KV_F8_DS] = {"f8_ds", "fp8_ds"},
 };
 
 #define NR_DTYPES (sizeof(dtype_names) / sizeof(dtype_names[0]))
 
 uint32_t kv_dtype_bytes(uint32_t dtype)
 {
-	return dtype < NR_DTYPES ? kern_dtype_size(dtype) : 0;
+	return kern_dtype_size(dtype);
 }
 
 int kv_dtype_parse(const char *name, uint32_t *dtype)
@@ -39,12 +44,13 @@ int kv_dtype_parse(const char *name, uint32_t *dtype)
 	uint32_t i;
 
 	for (i = KV_F32; name && i < NR_DTYPES; i++) {
-		if (!strcmp(name, dtype_names[i])) {
+		if (!strcmp(name, dtype_names[i].name) || !strcmp(name, dtype_names[i].other)) {
 			*dtype = i;
 			return 0;
 		}
 	}
-	return err_set(-EINVAL, "unknown dtype '%s': f32, f16 or bf16", name ? name : "(null)");
+	return err_set(-EINVAL, "unknown dtype '%s': f32, f16, bf16, f8, i8 or f8_ds",
+		       name ? name : "(null)");
 }
 
 static uint64_t align_block(uint64_t bytes)
@@ -124,7 +130,31 @@ static int check_opaque(const struct kv_layout *l)
 		err = check_zero("opaque", "head_dim_v", l->head_dim_v);
 	if (!err)
 		err = check_zero("opaque", "rank", l->rank);
+	if (!err)
+		err = check_zero("opaque", "scale", l->scale);
 	return err ? err : check_zero("opaque", "rope", l->rope);
+}
+
+static int check_dtype(const struct kv_layout *l)
+{
+	bool scaled = l->dtype == KV_F8 || l->dtype == KV_I8;
+
+	if (l->dtype < KV_F32 || l->dtype > KV_F8_DS)
+		return err_set(-EINVAL,
+			       "layout: dtype is %u, must be %d (f32), %d (f16), %d (bf16), "
+			       "%d (f8), %d (i8) or %d (f8_ds)",
+			       l->dtype, KV_F32, KV_F16, KV_BF16, KV_F8, KV_I8, KV_F8_DS);
+	if (l->scale > (scaled ? KV_SCALE_TOKEN : KV_SCALE_NONE))
+		return err_set(-EINVAL, "layout: scale is %u, but %s", l->scale,
+			       scaled ? "the largest is KV_SCALE_TOKEN"
+				      : "only f8 and i8 rows have one: must be 0");
+	if (l->dtype == KV_I8 && l->scale == KV_SCALE_NONE)
+		return err_set(-EINVAL, "layout: i8 rows need a scale, of heads or of tokens");
+	if (l->dtype == KV_F8_DS && (l->kind != KV_MLA || l->rank % KERN_DS_BLOCK))
+		return err_set(-EINVAL,
+			       "layout: f8_ds rows are MLA's with a rank that is a multiple of %u",
+			       KERN_DS_BLOCK);
+	return 0;
 }
 
 int kv_layout_check(const struct kv_layout *l)
@@ -142,10 +172,9 @@ int kv_layout_check(const struct kv_layout *l)
 		return err_set(-EINVAL,
 			       "layout: kind is %u, must be GQA (%d), MLA (%d) or opaque (%d)",
 			       l->kind, KV_GQA, KV_MLA, KV_OPAQUE);
-	if (!kv_dtype_bytes(l->dtype))
-		return err_set(-EINVAL,
-			       "layout: dtype is %u, must be %d (f32), %d (f16) or %d (bf16)",
-			       l->dtype, KV_F32, KV_F16, KV_BF16);
+	err = check_dtype(l);
+	if (err)
+		return err;
 	err = check_range("layers", l->layers, MAX_LAYERS);
 	if (err)
 		return err;
@@ -156,17 +185,26 @@ int kv_layout_check(const struct kv_layout *l)
 static void view_first_layer(const struct kv_layout *l, struct kv_view *v)
 {
 	uint64_t size = kv_dtype_bytes(l->dtype);
+	bool scales = l->scale == KV_SCALE_TOKEN;
+	uint64_t scale_block = scales ? align_block(l->page_tokens * sizeof(float)) : 0;
 
 	memset(v, 0, sizeof(*v));
 	if (l->kind == KV_MLA) {
-		v->k_row = (l->rank + l->rope) * size;
+		v->k_row = kern_mla_row_bytes(l->dtype, l->rank, l->rope);
 		v->layer_stride = align_block(l->page_tokens * v->k_row);
+		v->k_scale_off = scales ? v->layer_stride : 0;
+		v->layer_stride += scale_block;
 		return;
 	}
 	v->k_row = l->head_dim * size;
 	v->v_row = l->head_dim_v * size;
 	v->v_off = align_block(l->page_tokens * v->k_row);
 	v->head_stride = v->v_off + align_block(l->page_tokens * v->v_row);
+	if (scales) {
+		v->k_scale_off = v->head_stride;
+		v->v_scale_off = v->k_scale_off + scale_block;
+	}
+	v->head_stride += 2 * scale_block;
 	v->layer_stride = l->kv_heads * v->head_stride;
 }
 
@@ -185,13 +223,17 @@ uint64_t kv_layout_page_bytes(const struct kv_layout *l)
 uint64_t kv_layout_token_bytes(const struct kv_layout *l)
 {
 	struct kv_view v;
+	uint64_t scale;
 
 	if (kv_layout_check(l))
 		return 0;
 	if (l->kind == KV_OPAQUE)
 		return l->opaque_token_bytes;
 	view_first_layer(l, &v);
-	return l->layers * (l->kind == KV_MLA ? v.k_row : l->kv_heads * (v.k_row + v.v_row));
+	scale = l->scale == KV_SCALE_TOKEN ? sizeof(float) : 0;
+	if (l->kind == KV_MLA)
+		return l->layers * (v.k_row + scale);
+	return l->layers * l->kv_heads * (v.k_row + v.v_row + 2 * scale);
 }
 
 static int check_layer(const struct kv_layout *l, uint32_t layer)
@@ -239,6 +281,9 @@ int layout_kern_view(const struct kv_layout *l, uint32_t layer, struct kern_view
 		.v_off = v.v_off,
 		.k_row = v.k_row,
 		.v_row = v.v_row,
+		.scale = l->scale,
+		.k_scale_off = v.k_scale_off,
+		.v_scale_off = v.v_scale_off,
 	};
 	return 0;
 }

@@ -262,10 +262,16 @@ static int check_group(const struct kv_seq *s, uint32_t group)
 }
 
 /* Runs in parallel with itself on other sequences: touches nothing but this one's pages. */
-int kv_seq_store(struct kv_seq *s, uint32_t group, uint32_t layer, uint32_t pos, uint32_t n,
-		 const float *k, const float *v)
+int kv_seq_store_rows(struct kv_seq *s, const struct kv_store *rows)
 {
+	uint32_t group, pos, n;
 	int err;
+
+	if (!rows)
+		return err_set(-EINVAL, "store: NULL");
+	group = rows->group;
+	pos = rows->pos;
+	n = rows->n;
 
 	if (!s || s->parked)
 		return err_set(-EINVAL,
@@ -283,7 +289,16 @@ int kv_seq_store(struct kv_seq *s, uint32_t group, uint32_t layer, uint32_t pos,
 	if (n && pos < s->group[group].head)
 		return err_set(-EINVAL, "token %u was dropped from group %u (before %u)", pos,
 			       group, s->group[group].head);
-	return kv_store_pages(s->cache, group, layer, s->group[group].pte, pos, n, k, v);
+	return kv_store_page_rows(s->cache, rows, s->group[group].pte);
+}
+
+int kv_seq_store(struct kv_seq *s, uint32_t group, uint32_t layer, uint32_t pos, uint32_t n,
+		 const float *k, const float *v)
+{
+	const struct kv_store rows = {
+		.group = group, .layer = layer, .pos = pos, .n = n, .k = k, .v = v};
+
+	return kv_seq_store_rows(s, &rows);
 }
 
 /* ---- fork ---------------------------------------------------------------------------------- */

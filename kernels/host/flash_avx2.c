@@ -21,6 +21,15 @@ VEC_INLINE vec vec_max(vec a, vec b)
 	return _mm256_max_ps(a, b);
 }
 
+VEC_INLINE vec vec_load_byte_row(uint32_t dtype, const char *p)
+{
+	__m128i b = _mm_loadl_epi64((const __m128i *)(const void *)p);
+
+	if (dtype == KERN_I8)
+		return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b));
+	return vec_from_f8((vecu)_mm256_cvtepu8_epi32(b));
+}
+
 VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 {
 	__m128i h;
@@ -28,6 +37,8 @@ VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 	(void)n; /* rows are multiples of 8 */
 	if (dtype == KERN_F32)
 		return _mm256_loadu_ps((const float *)(const void *)p);
+	if (dtype == KERN_F8 || dtype == KERN_I8)
+		return vec_load_byte_row(dtype, p);
 	h = _mm_loadu_si128((const __m128i *)(const void *)p);
 	if (dtype == KERN_F16)
 		return _mm256_cvtph_ps(h);

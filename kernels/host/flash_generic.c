@@ -8,6 +8,8 @@
 #define FLASH_MR 2
 
 typedef uint16_t vec_u16 __attribute__((vector_size(8)));
+typedef uint8_t vec_u8 __attribute__((vector_size(4)));
+typedef int8_t vec_i8 __attribute__((vector_size(4)));
 
 VEC_INLINE vec vec_fma(vec a, vec b, vec c)
 {
@@ -29,12 +31,24 @@ VEC_INLINE vec vec_from_f16(vecu h)
 	return (vec)(bits | (h & 0x8000) << 16);
 }
 
+VEC_INLINE vec vec_load_byte_row(uint32_t dtype, const char *p)
+{
+	vec_u8 e;
+
+	memcpy(&e, p, sizeof(e));
+	if (dtype == KERN_F8)
+		return vec_from_f8(__builtin_convertvector(e, vecu));
+	return __builtin_convertvector((vec_i8)e, vec);
+}
+
 VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 {
 	vec_u16 h;
 	vecu wide;
 
 	(void)n;
+	if (dtype == KERN_F8 || dtype == KERN_I8)
+		return vec_load_byte_row(dtype, p);
 	if (dtype == KERN_F32)
 		return vec_load((const float *)(const void *)p);
 	memcpy(&h, p, sizeof(h));

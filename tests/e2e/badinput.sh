@@ -32,7 +32,7 @@ refused "kvgen: not a model" "words" "$kvgen" --model "$dir/words"
 : >"$dir/empty"
 refused "kvgen: empty model" "empty" "$kvgen" --model "$dir/empty"
 refused "kvgen: bad attention" "gqa or mla" "$kvgen" --model $model --attn mha
-refused "kvgen: bad dtype" "f32, f16 or bf16" "$kvgen" --model $model --cache-dtype f8
+refused "kvgen: bad dtype" "f32, f16, bf16, f8, i8 or f8_ds" "$kvgen" --model $model --cache-dtype f9
 refused "kvgen: bad number" "number" "$kvgen" --model $model -n twelve
 refused "kvgen: zero page" "page" "$kvgen" --model $model --page-tokens 0
 refused "kvgen: bad spec" "nonsense" "$kvgen" --model $model --connect nonsense

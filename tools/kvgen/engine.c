@@ -76,6 +76,8 @@ static int open_cache(struct engine *e, const struct engine_options *opt)
 	p.revision = rev;
 	p.group[0].kind = KV_GROUP_FULL;
 	l->dtype = opt->cache_dtype;
+	if (l->dtype == KV_F8 || l->dtype == KV_I8)
+		l->scale = KV_SCALE_TOKEN;
 	l->layers = s->layers;
 	l->page_tokens = opt->page_tokens;
 	if (s->kind == FORWARD_MLA) {

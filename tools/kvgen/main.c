@@ -48,8 +48,8 @@ static const struct argp_option options[] = {
 	{ "tokens", 'n', "N", 0, "stop after N tokens, the prompt's included (default 256)", 0 },
 	{ "attn", KEY_ATTN, "gqa|mla", 0,
 	  "mla: run a GQA model through the MLA path, exactly (default: the model's own)", 0 },
-	{ "cache-dtype", KEY_DTYPE, "f32|f16|bf16", 0, "element type of the cache (default f32)",
-	  0 },
+	{ "cache-dtype", KEY_DTYPE, "f32|f16|bf16|f8|i8|f8_ds", 0,
+	  "element type of the cache (default f32)", 0 },
 	{ "page-tokens", KEY_PAGE, "N", 0, "tokens a page holds (default 64)", 0 },
 	{ "connect", KEY_CONNECT, "SPEC", 0,
 	  "unix:PATH of kvd, or embedded:host:SIZE (default embedded:host:256M)", 0 },
@@ -98,7 +98,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_DTYPE:
 		if (kv_dtype_parse(arg, &a->opt.cache_dtype))
-			argp_error(state, "--cache-dtype is f32, f16 or bf16, not '%s'", arg);
+			argp_error(state,
+				   "--cache-dtype is f32, f16, bf16, f8, i8 or f8_ds, not '%s'",
+				   arg);
 		return 0;
 	case KEY_PAGE:
 		a->opt.page_tokens = number(state, "--page-tokens", arg, 65536);

@@ -35,6 +35,7 @@ struct kv_attn {
 	 * with t / dcp_interleave % dcp == dcp_rank only, close together; lengths are those of the
 	 * whole sequence. Exactly one rank may have the sinks; merge by lse: kv_attn_merge(). */
 	uint32_t dcp, dcp_rank, dcp_interleave;
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads], NULL: 1; MLA: k_scale[0] */
 };
 
 /* A window group applies its window; -EINVAL if that reaches tokens the sequence has dropped.
@@ -87,6 +88,25 @@ KV_API int kv_attn_finish(struct kv_attn_plan *);
  * pages must be held by this engine (a leased page may fault). [concurrent] for different pages. */
 KV_API int kv_store_pages(struct kv_cache *, uint32_t group, uint32_t layer, const uint64_t *pte,
 			  uint32_t pos, uint32_t n, const float *k, const float *v);
+
+/* The same for rows that are not plain fp32 (seq.h). */
+KV_API int kv_store_page_rows(struct kv_cache *, const struct kv_store *, const uint64_t *pte);
+
+/* One layer's rows of one sequence, in pages of any layout: also those of another engine, or plain
+ * rows [n][row] as one page of n tokens. */
+struct kv_rows {
+	const struct kv_layout *layout;
+	uint32_t layer;
+	const uint64_t *pte;		/* page addresses, indexed by token / page_tokens */
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD */
+};
+
+/* n tokens from from_pos on become those from to_pos on in another dtype, scale or page size:
+ * import and export. Kinds, heads and dimensions are the same. Equal dtypes and scales are copied
+ * bit for bit; a KV_F8 latent keeps its bytes as KV_F8_DS; all else is dequantised and stored anew.
+ * Rows may not overlap. [concurrent] */
+KV_API int kv_convert_rows(const struct kv_rows *to, uint32_t to_pos, const struct kv_rows *from,
+			   uint32_t from_pos, uint32_t n);
 
 /* Which implementation a call would take ("ref", "generic", "avx2", "avx512") and whether it has a
  * fast instance for these dimensions. Looks at group, layer, heads, q_len, q_dtype and scale only;

@@ -24,6 +24,7 @@ extern "C" {
 #endif
 
 struct kv_seq;
+struct kv_rope;
 
 /* An empty sequence. keys (copied) condition its KV: LoRA, salt, media; nr_keys 0 for none. */
 KV_API int kv_seq_create(struct kv_cache *, const struct kv_key *keys, uint32_t nr_keys,
@@ -44,6 +45,23 @@ KV_API int kv_seq_append(struct kv_seq *, const uint32_t *tokens, uint32_t n);
  * [concurrent] for different sequences. */
 KV_API int kv_seq_store(struct kv_seq *, uint32_t group, uint32_t layer, uint32_t pos, uint32_t n,
 			const float *k, const float *v);
+
+/* Rows as a model makes them. */
+struct kv_store {
+	uint32_t group, layer;
+	uint32_t pos, n;
+	uint32_t dtype;			/* of k and v: KV_F32 (also 0), KV_F16 or KV_BF16 */
+	const void *k, *v;		/* as of kv_seq_store() */
+	uint64_t k_stride, v_stride;	/* elements between tokens; 0: dense */
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads], NULL: 1; MLA: k_scale[0] */
+	const struct kv_rope *rope;	/* rope.h: rotates K (MLA: v); NULL: it is roped already */
+	const uint32_t *positions;	/* [n] for rope; NULL: pos, pos + 1, ... */
+};
+
+/* kv_seq_store() of rows that are not plain fp32, or that are rotated on their way. Elements are
+ * rounded to nearest even and saturate in 8 bits; KV_SCALE_TOKEN and KV_F8_DS find their scales.
+ * [concurrent] for different sequences. */
+KV_API int kv_seq_store_rows(struct kv_seq *, const struct kv_store *);
 
 /* Tokens below upto are accepted and written; publishes the full pages among them. Pages whose
  * tokens are cached already are swapped for the cached ones, so page ids and PTEs may change. On

@@ -30,7 +30,7 @@
 #define ATTN_WILD      0xdeadbeefdead0000ull
 
 struct attn_case {
-	uint32_t kind, dtype, q_dtype, page_tokens, kv_heads, group, dk, dv;
+	uint32_t kind, dtype, scale, q_dtype, page_tokens, kv_heads, group, dk, dv;
 	uint32_t batch, q_len, len[ATTN_MAX_BATCH], start[ATTN_MAX_BATCH], end[ATTN_MAX_BATCH];
 	uint32_t window;
 	float softcap, spread; /* spread: standard deviation of the logits */
@@ -43,7 +43,7 @@ struct attn_case {
 	void **pages;
 	uint32_t nr_pages, out_rows;
 	size_t page_bytes, q_elems, out_elems;
-	float *sink, *slope, *ref_out, *ref_lse;
+	float *sink, *slope, *k_scale, *v_scale, *ref_out, *ref_lse;
 	void *q, *out;
 	float *lse;
 };
@@ -81,7 +81,7 @@ static inline void *attn_alloc(size_t bytes)
 	return p;
 }
 
-/* Plain fp32 rows, dense. */
+/* Plain fp32 rows, dense, scales of heads 1. */
 static inline int attn_store(const struct kern_view *view, const uint64_t *pte, uint32_t pos,
 			     uint32_t n, const float *k, const float *v)
 {
@@ -114,36 +114,62 @@ static inline void attn_defaults(struct attn_case *c)
 	c->batch = c->batch ? c->batch : 1;
 	c->q_len = c->q_len ? c->q_len : 1;
 	c->spread = c->spread > 0 ? c->spread : 1;
+	if (c->dtype != KERN_F8 && c->dtype != KERN_I8)
+		c->scale = KERN_SCALE_NONE;
+	if (c->dtype == KERN_F8_DS) {
+		c->kind = KERN_MLA;
+		c->kv_heads = 1;
+		c->dk = c->dk < 128 ? 128 : c->dk / 128 * 128;
+	}
+	if (c->scale == KERN_SCALE_TOKEN)
+		c->token_major = false; /* scales of a head stand next to each other */
+}
+
+/* Bytes of the K and of the V part of a row. */
+static inline uint64_t attn_k_bytes(const struct attn_case *c)
+{
+	return c->dtype == KERN_F8_DS ? c->dk + c->dk / 32 : kern_dtype_size(c->dtype) * c->dk;
+}
+
+static inline uint64_t attn_v_bytes(const struct attn_case *c)
+{
+	return (c->dtype == KERN_F8_DS ? 2 : kern_dtype_size(c->dtype)) * c->dv;
 }
 
 /* Puts the layer in the middle of the page, so that a wrong offset leaves the allocation. */
 static inline void attn_build_view(struct attn_case *c)
 {
-	uint64_t size = kern_dtype_size(c->dtype), row = size * (c->dk + c->dv);
+	uint64_t k_bytes = attn_k_bytes(c), v_bytes = attn_v_bytes(c), row = k_bytes + v_bytes;
+	uint64_t scales = c->scale == KERN_SCALE_TOKEN ? 4ull * c->page_tokens : 0, rows;
 	struct kern_view *v = &c->at.view;
 
 	*v = (struct kern_view){
 		.kind = c->kind,
 		.dtype = c->dtype,
+		.scale = c->scale,
 		.page_tokens = c->page_tokens,
 		.kv_heads = c->kv_heads,
 		.head_dim = c->dk,
 		.head_dim_v = c->dv,
 		.layer_off = 64,
 	};
-	c->page_bytes = 64 + row * c->page_tokens * c->kv_heads;
+	rows = row * c->page_tokens;
+	if (scales)
+		v->k_scale_off = rows;
 	if (c->kind == KERN_MLA) {
 		v->k_row = row;
 	} else if (c->token_major) {
 		v->head_stride = row;
-		v->v_off = size * c->dk;
+		v->v_off = k_bytes;
 		v->k_row = v->v_row = row * c->kv_heads;
 	} else {
-		v->head_stride = row * c->page_tokens;
-		v->v_off = size * c->dk * c->page_tokens;
-		v->k_row = size * c->dk;
-		v->v_row = size * c->dv;
+		v->v_off = k_bytes * c->page_tokens;
+		v->k_row = k_bytes;
+		v->v_row = v_bytes;
+		v->v_scale_off = scales ? rows + scales : 0;
+		v->head_stride = rows + 2 * scales;
 	}
+	c->page_bytes = 64 + (rows + 2 * scales) * c->kv_heads;
 }
 
 static inline uint32_t attn_nr_pages(const struct attn_case *c, uint32_t seq)
@@ -194,6 +220,36 @@ static inline void attn_seen(const struct attn_case *c, uint32_t seq, uint32_t *
 	*hi = c->ends && c->end[seq] < len ? c->end[seq] : len;
 }
 
+/* Of heads: powers of two and others, so that some elements saturate and some become subnormal. */
+static inline void attn_build_scales(struct attn_case *c)
+{
+	uint32_t i;
+
+	c->k_scale = malloc(c->kv_heads * 4);
+	c->v_scale = malloc(c->kv_heads * 4);
+	for (i = 0; i < c->kv_heads; i++) {
+		c->k_scale[i] = (1 + attn_value(&c->seed)) / (c->dtype == KERN_I8 ? 200 : 600);
+		c->v_scale[i] = (1 + attn_value(&c->seed)) / (c->dtype == KERN_I8 ? 200 : 2);
+	}
+	c->at.k_scale = attn_below(&c->seed, 8) ? c->k_scale : NULL;
+	c->at.v_scale = attn_below(&c->seed, 8) ? c->v_scale : NULL;
+}
+
+static inline int attn_put(const struct attn_case *c, uint32_t seq, uint32_t t, const float *k,
+			   const float *v)
+{
+	const struct kern_store s = {.view = c->at.view,
+				     .pte = c->pte[seq],
+				     .pos = t,
+				     .n = 1,
+				     .k = k,
+				     .v = v,
+				     .k_scale = c->at.k_scale,
+				     .v_scale = c->at.v_scale};
+
+	return kern_store(&s);
+}
+
 static inline void attn_fill(struct attn_case *c, uint32_t seq)
 {
 	size_t n = c->kv_heads, i;
@@ -206,7 +262,7 @@ static inline void attn_fill(struct attn_case *c, uint32_t seq)
 			k[i] = attn_value(&c->seed);
 		for (i = 0; i < n * c->dv; i++)
 			v[i] = attn_value(&c->seed);
-		assert_int_equal(attn_store(&c->at.view, c->pte[seq], t, 1, k, v), 0);
+		assert_int_equal(attn_put(c, seq, t, k, v), 0);
 	}
 	free(k);
 	free(v);
@@ -289,6 +345,7 @@ static inline void attn_build(struct attn_case *c)
 		.window = c->window,
 	};
 	attn_build_view(c);
+	attn_build_scales(c);
 	attn_build_pages(c);
 	for (seq = 0; seq < c->batch; seq++)
 		attn_fill(c, seq);
@@ -311,6 +368,8 @@ static inline void attn_free(struct attn_case *c)
 	free(c->lse);
 	free(c->sink);
 	free(c->slope);
+	free(c->k_scale);
+	free(c->v_scale);
 	free(c->ref_out);
 	free(c->ref_lse);
 }
@@ -352,9 +411,10 @@ static inline void attn_describe(const struct attn_case *c, enum kern_impl impl)
 {
 	uint32_t i;
 
-	print_error("%s %s dtype %u q %u page %u heads %ux%u dims %u %u q_len %u window %u cap %g"
-		    " spread %g flags%s%s%s%s%s%s%s lens",
-		    kern_impl_name(impl), c->kind == KERN_MLA ? "mla" : "gqa", c->dtype, c->q_dtype,
+	print_error("%s %s dtype %u scale %u q %u page %u heads %ux%u dims %u %u q_len %u window %u"
+		    " cap %g spread %g flags%s%s%s%s%s%s%s lens",
+		    kern_impl_name(impl), c->kind == KERN_MLA ? "mla" : "gqa", c->dtype, c->scale,
+		    c->q_dtype,
 		    c->page_tokens, c->kv_heads, c->group, c->dk, c->dv, c->q_len, c->window,
 		    (double)c->softcap, (double)c->spread, c->starts ? " starts" : "",
 		    c->ends ? " ends" : "", c->sinks ? " sinks" : "", c->alibi ? " alibi" : "",
@@ -534,12 +594,18 @@ static inline void attn_check_all(struct attn_case c)
 	attn_free(&c);
 }
 
-/* The same over all cache and query dtypes. */
+static inline uint32_t attn_max_scale(uint32_t dtype)
+{
+	return dtype == KERN_F8 || dtype == KERN_I8 ? KERN_SCALE_TOKEN : KERN_SCALE_NONE;
+}
+
+/* The same over all cache and query dtypes; KERN_F8_DS makes it MLA. */
 static inline void attn_check_dtypes(struct attn_case c)
 {
-	for (c.dtype = KERN_F32; c.dtype <= KERN_BF16; c.dtype++)
+	for (c.dtype = KERN_F32; c.dtype <= KERN_F8_DS; c.dtype++)
 		for (c.q_dtype = KERN_F32; c.q_dtype <= KERN_BF16; c.q_dtype++)
-			attn_check_all(c);
+			for (c.scale = 0; c.scale <= attn_max_scale(c.dtype); c.scale++)
+				attn_check_all(c);
 }
 
 #endif

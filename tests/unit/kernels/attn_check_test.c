@@ -74,7 +74,12 @@ static void views_rejected(void **state)
 	REJECTED(good, view.kind = 0);
 	REJECTED(good, view.kind = 3);
 	REJECTED(good, view.dtype = 0);
-	REJECTED(good, view.dtype = 4);
+	REJECTED(good, view.dtype = KERN_F8_DS); /* GQA has no such rows */
+	REJECTED(good, view.dtype = KERN_F8_DS + 1);
+	REJECTED(good, view.scale = KERN_SCALE_HEAD); /* bf16 needs none */
+	REJECTED(good, view.scale = KERN_SCALE_TOKEN);
+	REJECTED(good, view.k_scale_off = 4);
+	REJECTED(good, view.v_scale_off = 4);
 	REJECTED(good, view.page_tokens = 0);
 	REJECTED(good, view.kv_heads = 0);
 	REJECTED(good, view.kv_heads = KERN_MAX_HEADS + 1);
@@ -95,6 +100,58 @@ static void views_rejected(void **state)
 	REJECTED(good_mla, view.v_row = 32);
 	REJECTED(good_mla, view.k_row = 30);
 	REJECTED(good_mla, view.head_dim = KERN_MAX_DIM);
+	REJECTED(good_mla, view.dtype = KERN_F8_DS); /* rank 8 is no multiple of 128 */
+}
+
+static struct kern_attn f8(void)
+{
+	struct kern_attn at = good();
+
+	at.view.dtype = KERN_F8;
+	at.view.scale = KERN_SCALE_TOKEN;
+	at.view.k_scale_off = 256;
+	at.view.v_scale_off = 272;
+	return at;
+}
+
+static struct kern_attn f8_mla(void)
+{
+	struct kern_attn at = good_mla();
+
+	at.view.dtype = KERN_F8;
+	at.view.scale = KERN_SCALE_TOKEN;
+	at.view.k_scale_off = 256;
+	return at;
+}
+
+static struct kern_attn ds(void)
+{
+	struct kern_attn at = good_mla();
+
+	at.view.dtype = KERN_F8_DS;
+	at.view.head_dim = 128;
+	at.view.head_dim_v = 64;
+	at.view.k_row = 128 + 4 + 128;
+	at.out_stride_head = 128;
+	return at;
+}
+
+static void scaled_views_rejected(void **state)
+{
+	(void)state;
+	REJECTED(f8, view.scale = KERN_SCALE_TOKEN + 1);
+	REJECTED(f8, view.scale = KERN_SCALE_HEAD); /* it has no place in the page */
+	REJECTED(f8, view.scale = KERN_SCALE_NONE);
+	REJECTED(f8, view.k_scale_off = 258);
+	REJECTED(f8, view.v_scale_off = 257);
+	REJECTED(f8, view.layer_off = 2);
+	REJECTED(f8, view.head_stride = 130);
+	REJECTED(f8_mla, view.v_scale_off = 4);
+	REJECTED(ds, view.k_row = 256);
+	REJECTED(ds, view.k_row = 262);
+	REJECTED(ds, view.layer_off = 2);
+	REJECTED(ds, view.head_dim = 136);
+	REJECTED(ds, view.scale = KERN_SCALE_HEAD);
 }
 
 static void calls_rejected(void **state)
@@ -221,6 +278,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(environment_forces_one),
 		cmocka_unit_test(views_rejected),
+		cmocka_unit_test(scaled_views_rejected),
 		cmocka_unit_test(calls_rejected),
 		cmocka_unit_test(an_empty_batch_needs_nothing),
 		cmocka_unit_test(scratch_is_asked_for_and_aligned),

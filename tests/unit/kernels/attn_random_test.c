@@ -2,7 +2,7 @@
 /* A seeded list of combinations of every feature, each implementation against the reference. */
 #include "attn_case.h"
 
-#define NR_CASES 300
+#define NR_CASES 400
 
 static const uint32_t dims[] = {8, 16, 24, 32, 40, 64, 80, 96, 112, 128, 192, 256};
 static const uint32_t pages[] = {1, 2, 8, 16, 32, 61, 64, 69, 128};
@@ -21,7 +21,8 @@ static struct attn_case draw(uint64_t seed)
 	uint64_t *s = &seed;
 	struct attn_case c = {
 		.kind = one_in(s, 3) ? KERN_MLA : KERN_GQA,
-		.dtype = 1 + attn_below(s, 3),
+		.dtype = 1 + attn_below(s, 6),
+		.scale = attn_below(s, 3),
 		.q_dtype = 1 + attn_below(s, 3),
 		.page_tokens = PICK(s, pages),
 		.kv_heads = 1 + attn_below(s, 3),

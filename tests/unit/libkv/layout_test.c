@@ -24,6 +24,17 @@
 		.kind = KV_MLA, .dtype = dt, .layers = n, .rank = r, .rope = e, .page_tokens = pt \
 	}
 
+#define GQA8(dt, sc, n, h, d, dv, pt) \
+	{ \
+		.kind = KV_GQA, .dtype = dt, .scale = sc, .layers = n, .kv_heads = h, \
+		.head_dim = d, .head_dim_v = dv, .page_tokens = pt \
+	}
+#define MLA8(dt, sc, n, r, e, pt) \
+	{ \
+		.kind = KV_MLA, .dtype = dt, .scale = sc, .layers = n, .rank = r, .rope = e, \
+		.page_tokens = pt \
+	}
+
 static const struct kv_layout llama = GQA(KV_BF16, 32, 8, 128, 128, 64);
 static const struct kv_layout deepseek = MLA(KV_BF16, 61, 512, 64, 64);
 
@@ -55,6 +66,16 @@ static const struct size_case sizes[] = {
 	 {.kind = KV_OPAQUE, .page_tokens = 3, .opaque_token_bytes = 7},
 	 7,
 	 64},
+	/* 8 bits; scales of tokens are 4 bytes a row, in blocks of their own */
+	{"Llama-3-8B f8", GQA8(KV_F8, KV_SCALE_HEAD, 32, 8, 128, 128, 64), 65536, 65536 * 64},
+	{"Llama-3-8B f8, tokens", GQA8(KV_F8, KV_SCALE_TOKEN, 32, 8, 128, 128, 64), 67584,
+	 67584 * 64},
+	{"i8 tokens, 3 a page", GQA8(KV_I8, KV_SCALE_TOKEN, 5, 4, 8, 8, 3), 480, 5 * 4 * 4 * 64},
+	{"DeepSeek-V3 flat f8", MLA8(KV_F8, KV_SCALE_HEAD, 61, 512, 64, 64), 35136, 35136 * 64},
+	{"DeepSeek-V3 flat f8, tokens", MLA8(KV_F8, KV_SCALE_TOKEN, 61, 512, 64, 64), 35380,
+	 35380 * 64},
+	{"DeepSeek-V3 f8_ds", MLA8(KV_F8_DS, 0, 61, 512, 64, 64), 40016, 40016 * 64},
+	{"f8_ds 128+8, 5 tokens", MLA8(KV_F8_DS, 0, 2, 128, 8, 5), 2 * 148, 2 * 768},
 	{"beyond 32 bits", GQA(KV_F32, 128, 64, 512, 512, 65536), 33554432, 33554432ull * 65536},
 };
 
@@ -111,6 +132,36 @@ static void mla_view(void **state)
 	assert_int_equal(v.layer_off, 3 * 448);
 }
 
+static void scales_have_places(void **state)
+{
+	struct kv_layout g = GQA8(KV_F8, KV_SCALE_TOKEN, 3, 5, 24, 8, 70);
+	struct kv_layout m = MLA8(KV_I8, KV_SCALE_TOKEN, 4, 32, 8, 5);
+	struct kern_view k;
+	struct kv_view v;
+
+	(void)state;
+	/* K: 70 * 24 = 1680 -> 1728; V: 560 -> 576; scales: 280 -> 320 each */
+	assert_int_equal(kv_layout_view(&g, 2, &v), 0);
+	assert_int_equal(v.v_off, 1728);
+	assert_int_equal(v.k_scale_off, 2304);
+	assert_int_equal(v.v_scale_off, 2624);
+	assert_int_equal(v.head_stride, 2944);
+	assert_int_equal(v.layer_off, 2 * 5 * 2944);
+	assert_int_equal(layout_kern_view(&g, 2, &k), 0);
+	assert_int_equal(k.scale, KERN_SCALE_TOKEN);
+	assert_int_equal(k.k_scale_off, 2304);
+	assert_int_equal(k.v_scale_off, 2624);
+	/* rows: 5 * 40 = 200 -> 256; scales: 20 -> 64 */
+	assert_int_equal(kv_layout_view(&m, 3, &v), 0);
+	assert_int_equal(v.k_scale_off, 256);
+	assert_int_equal(v.v_scale_off, 0);
+	assert_int_equal(v.layer_off, 3 * 320);
+	m.scale = KV_SCALE_HEAD;
+	assert_int_equal(kv_layout_view(&m, 3, &v), 0);
+	assert_int_equal(v.k_scale_off, 0);
+	assert_int_equal(v.layer_stride, 256);
+}
+
 static void opaque_has_no_view(void **state)
 {
 	struct kv_layout l = {.kind = KV_OPAQUE, .page_tokens = 4, .opaque_token_bytes = 100};
@@ -128,12 +179,13 @@ static void blocks_fit(void **state)
 	uint32_t dtype, dim, pt;
 
 	(void)state;
-	for (dtype = KV_F32; dtype <= KV_BF16; dtype++) {
+	for (dtype = KV_F32; dtype <= KV_I8; dtype++) {
 		for (dim = 8; dim <= 576; dim += 56) {
 			for (pt = 1; pt <= 70; pt += 3) {
 				struct kv_layout l = GQA(dtype, 3, 2, dim, 584 - dim, pt);
 				struct kv_view v;
 
+				l.scale = dtype == KV_I8 ? KV_SCALE_TOKEN : 0;
 				assert_int_equal(kv_layout_view(&l, 2, &v), 0);
 				assert_int_equal((v.layer_off | v.head_stride | v.v_off) % 64, 0);
 				assert_int_equal(v.k_row, dim * kv_dtype_bytes(dtype));
@@ -192,11 +244,23 @@ struct bad_case {
 		.kind = KV_OPAQUE, .page_tokens = 16, .opaque_token_bytes = 656 \
 	}
 
+#define F8 GQA8(KV_F8, KV_SCALE_TOKEN, 2, 2, 64, 64, 16)
+#define I8 MLA8(KV_I8, KV_SCALE_TOKEN, 2, 512, 64, 16)
+#define DS MLA8(KV_F8_DS, 0, 2, 512, 64, 16)
+
 static const struct bad_case bad[] = {
 	{G, F(kind), 0, "kind is 0"},
 	{G, F(kind), 4, "kind is 4"},
 	{G, F(dtype), 0, "dtype is 0"},
-	{G, F(dtype), 4, "dtype is 4"},
+	{G, F(dtype), 7, "dtype is 7"},
+	{G, F(dtype), KV_I8, "i8 rows need a scale"},
+	{G, F(dtype), KV_F8_DS, "f8_ds rows are MLA's"},
+	{G, F(scale), KV_SCALE_HEAD, "scale is 1"},
+	{F8, F(scale), 3, "scale is 3"},
+	{I8, F(scale), 0, "i8 rows need a scale"},
+	{DS, F(scale), KV_SCALE_TOKEN, "scale is 2"},
+	{DS, F(rank), 448, "multiple of 128"},
+	{O, F(scale), KV_SCALE_HEAD, "scale is 1"},
 	{G, F(layers), 0, "layers is 0"},
 	{G, F(layers), 4097, "layers is 4097"},
 	{G, F(kv_heads), 0, "kv_heads is 0"},
@@ -350,15 +414,25 @@ static void dtypes(void **state)
 	assert_int_equal(kv_dtype_bytes(KV_F16), 2);
 	assert_int_equal(kv_dtype_bytes(KV_BF16), 2);
 	assert_int_equal(kv_dtype_bytes(0), 0);
-	assert_int_equal(kv_dtype_bytes(4), 0);
+	assert_int_equal(kv_dtype_bytes(KV_F8), 1);
+	assert_int_equal(kv_dtype_bytes(KV_I8), 1);
+	assert_int_equal(kv_dtype_bytes(KV_F8_DS), 0);
+	assert_int_equal(kv_dtype_bytes(7), 0);
 	assert_int_equal(kv_dtype_parse("f32", &d), 0);
 	assert_int_equal(d, KV_F32);
 	assert_int_equal(kv_dtype_parse("f16", &d), 0);
 	assert_int_equal(d, KV_F16);
 	assert_int_equal(kv_dtype_parse("bf16", &d), 0);
 	assert_int_equal(d, KV_BF16);
-	assert_int_equal(kv_dtype_parse("fp8", &d), -EINVAL);
-	assert_non_null(strstr(kv_error(), "fp8"));
+	assert_int_equal(kv_dtype_parse("f8", &d), 0);
+	assert_int_equal(d, KV_F8);
+	assert_int_equal(kv_dtype_parse("int8", &d), 0);
+	assert_int_equal(d, KV_I8);
+	assert_int_equal(kv_dtype_parse("f8_ds", &d), 0);
+	assert_int_equal(d, KV_F8_DS);
+	assert_int_equal(kv_dtype_parse("bf16", &d), 0);
+	assert_int_equal(kv_dtype_parse("f9", &d), -EINVAL);
+	assert_non_null(strstr(kv_error(), "f9"));
 	assert_int_equal(kv_dtype_parse("", &d), -EINVAL);
 	assert_int_equal(kv_dtype_parse(NULL, &d), -EINVAL);
 	assert_int_equal(d, KV_BF16);
@@ -370,6 +444,7 @@ int main(void)
 		cmocka_unit_test(byte_sizes),
 		cmocka_unit_test(gqa_view),
 		cmocka_unit_test(mla_view),
+		cmocka_unit_test(scales_have_places),
 		cmocka_unit_test(opaque_has_no_view),
 		cmocka_unit_test(blocks_fit),
 		cmocka_unit_test(kernels_see_the_same),
