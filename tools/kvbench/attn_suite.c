@@ -176,8 +176,8 @@ static void empty_row(const struct suite_case *c, union emit_val *row)
 			row[i].u = 0;
 	row[0].s = c->name;
 	row[4].s = metric_name[c->metric];
-	row[9].f = c->goal;
-	row[10].s = "not on this CPU";
+	row[9].f = c->goal > 0 ? c->goal : NAN;
+	row[10].s = "not here";
 }
 
 static int run_cases(struct suite *s)

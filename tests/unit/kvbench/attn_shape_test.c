@@ -94,6 +94,7 @@ static void assert_layout(struct attn_shape s)
 	attn_shape_default(&s);
 	l.kind = s.kind;
 	l.dtype = s.dtype;
+	l.scale = s.scale;
 	l.page_tokens = s.page_tokens;
 	if (s.kind == KERN_MLA) {
 		l.rank = s.dim_v;
@@ -107,6 +108,7 @@ static void assert_layout(struct attn_shape s)
 	assert_true(attn_shape_view(&s, &got) == kv_layout_page_bytes(&l));
 	assert_true(got.layer_off == want.layer_off && got.head_stride == want.head_stride);
 	assert_true(got.v_off == want.v_off && got.k_row == want.k_row && got.v_row == want.v_row);
+	assert_true(got.k_scale_off == want.k_scale_off && got.v_scale_off == want.v_scale_off);
 	assert_true(attn_shape_bytes_pos(&s) == (double)kv_layout_token_bytes(&l));
 }
 
@@ -115,7 +117,7 @@ static void layout(void **state)
 	uint32_t dtype, page;
 
 	(void)state;
-	for (dtype = KERN_F32; dtype <= KERN_BF16; dtype++)
+	for (dtype = KERN_F32; dtype <= KERN_I8; dtype++)
 		for (page = 1; page < 130; page += 21) {
 			assert_layout((struct attn_shape){ .dtype = dtype, .page_tokens = page });
 			assert_layout((struct attn_shape){ .dtype = dtype, .page_tokens = page,
@@ -123,6 +125,8 @@ static void layout(void **state)
 			assert_layout((struct attn_shape){ .dtype = dtype, .page_tokens = page,
 							   .kind = KERN_MLA });
 		}
+	assert_layout((struct attn_shape){ .dtype = KERN_F8, .scale = KERN_SCALE_HEAD });
+	assert_layout((struct attn_shape){ .kind = KERN_MLA, .dtype = KERN_F8_DS });
 }
 
 static void assert_wrong(struct attn_shape s, const char *word)
