@@ -109,6 +109,8 @@ int kern_attn_check(const struct kern_attn *a)
 		return -EINVAL;
 	if (!isfinite(a->scale) || !isfinite(a->softcap) || a->softcap < 0)
 		return -EINVAL;
+	if (a->dcp > 1 && (a->dcp_rank >= a->dcp || !a->dcp_interleave))
+		return -EINVAL;
 	return out_strides_valid(a) ? 0 : -EINVAL;
 }
 
@@ -117,11 +119,22 @@ const char *kern_impl_name(enum kern_impl impl)
 	return (unsigned int)impl < KERN_NR_IMPL ? impls[impl].name : "unknown";
 }
 
+/* Asked once each: where a hypervisor answers cpuid, asking takes longer than a short call. */
 bool kern_impl_usable(enum kern_impl impl)
 {
+	static _Atomic int8_t known[KERN_NR_IMPL]; /* 0: not asked */
+	int8_t answer;
+
 	if (impl == KERN_AUTO)
 		return true;
-	return (unsigned int)impl < KERN_NR_IMPL && impls[impl].ops && impls[impl].ops->usable();
+	if ((unsigned int)impl >= KERN_NR_IMPL || !impls[impl].ops)
+		return false;
+	answer = atomic_load_explicit(&known[impl], memory_order_relaxed);
+	if (!answer) {
+		answer = impls[impl].ops->usable() ? 1 : -1;
+		atomic_store_explicit(&known[impl], answer, memory_order_relaxed);
+	}
+	return answer > 0;
 }
 
 /* What KERN_AUTO may be, as bits. A forced implementation that is unknown or does not run here

@@ -91,9 +91,30 @@ static inline uint32_t kern_out_width(const struct kern_view *v)
 	return v->kind == KERN_MLA ? v->head_dim : v->head_dim_v;
 }
 
-/* The tokens [lo, hi) a query sees, empty if lo >= hi. pos is the query's own position, negative
- * if the sequence is shorter than the queries. lo, hi and pos never fall from one query of a
- * sequence to the next. */
+/* The tokens before token t that this rank holds. */
+static inline uint32_t kern_local(const struct kern_attn *a, uint32_t t)
+{
+	uint64_t run = a->dcp_interleave, cycle = run * a->dcp, before = a->dcp_rank * run, rest;
+
+	if (a->dcp <= 1)
+		return t;
+	rest = t % cycle < before ? 0 : t % cycle - before;
+	return (uint32_t)(t / cycle * run + (rest < run ? rest : run));
+}
+
+/* The position in the sequence of token i of those this rank holds. */
+static inline int64_t kern_position(const struct kern_attn *a, uint32_t i)
+{
+	uint64_t run = a->dcp_interleave;
+
+	if (a->dcp <= 1)
+		return i;
+	return (int64_t)((i / run * a->dcp + a->dcp_rank) * run + i % run);
+}
+
+/* The tokens [lo, hi) a query sees, counted among those of this rank; empty if lo >= hi. pos is the
+ * query's own position in the whole sequence, negative if that is shorter than the queries. lo, hi
+ * and pos never fall from one query of a sequence to the next. */
 struct kern_span {
 	uint32_t lo, hi;
 	int64_t pos;
@@ -109,7 +130,8 @@ static inline struct kern_span kern_span(const struct kern_attn *a, uint32_t seq
 		lo = past - a->window;
 	if (a->kv_end && hi > a->kv_end[seq])
 		hi = a->kv_end[seq];
-	return (struct kern_span){(uint32_t)lo, (uint32_t)hi, past - 1};
+	return (struct kern_span){kern_local(a, (uint32_t)lo), kern_local(a, (uint32_t)hi),
+				  past - 1};
 }
 
 /* ---- the grids ---- */

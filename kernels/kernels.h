@@ -94,8 +94,10 @@ struct kern_view {
  *   s = cap(scale * q.k) + slope * (t - position of the query)
  * A split gives each call its tokens by kv_start and kv_end, while positions stay those of kv_len;
  * kern_merge() joins the parts. A sink is part of the LSE, so exactly one part may have it; a row
- * without tokens has the sink as its LSE. Strides of q and out are free (any order, gaps) as long
- * as rows of out do not overlap. */
+ * without tokens has the sink as its LSE. With dcp ranks this one holds the tokens t with
+ * t / dcp_interleave % dcp == dcp_rank, and its pages hold these only, in order; lengths, windows
+ * and positions stay those of the whole sequence. Strides of q and out are free (any order, gaps)
+ * as long as rows of out do not overlap. */
 struct kern_attn {
 	struct kern_view view;
 	uint32_t batch;		    /* 0 is allowed and does nothing */
@@ -116,6 +118,8 @@ struct kern_attn {
 	uint32_t window;    /* 0: none, else a query sees at most this many tokens */
 	const float *sinks; /* [heads] or NULL: a logit that takes mass and adds no value */
 	const float *alibi; /* [heads] slopes, or NULL */
+	/* a context-parallel shard; dcp 0 or 1: none */
+	uint32_t dcp, dcp_rank, dcp_interleave;
 	/* KERN_SCALE_HEAD: [kv_heads] each, NULL is 1 for all; MLA: k_scale[0] only. */
 	const float *k_scale, *v_scale;
 };

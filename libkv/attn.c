@@ -2,90 +2,13 @@
 /* attn - attention and stores through page tables; contract in kv/attn.h */
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 
 #include <kv/rope.h>
 
+#include "attn_impl.h"
+#include "scratch.h"
 #include "seq_impl.h"
-
-/* ---- scratch: per thread, so that calls need no lock; grown on demand ------------------------ */
-
-enum { SCRATCH_KERNEL, SCRATCH_TABLE, NR_SCRATCH };
-
-struct scratch {
-	void *mem[NR_SCRATCH];
-	size_t bytes[NR_SCRATCH];
-};
-
-static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
-static pthread_key_t scratch_key;
-static int scratch_err;
-
-static void scratch_free(void *p)
-{
-	struct scratch *s = p;
-	int i;
-
-	for (i = 0; i < NR_SCRATCH; i++)
-		free(s->mem[i]);
-	free(s);
-}
-
-static void scratch_init(void)
-{
-	scratch_err = pthread_key_create(&scratch_key, scratch_free);
-}
-
-/* A library that is unloaded must not leave a destructor behind. */
-static void __attribute__((destructor)) scratch_fini(void)
-{
-	struct scratch *s;
-
-	pthread_once(&scratch_once, scratch_init);
-	if (scratch_err)
-		return;
-	s = pthread_getspecific(scratch_key);
-	if (s)
-		scratch_free(s);
-	pthread_key_delete(scratch_key);
-}
-
-static struct scratch *scratch_own(void)
-{
-	struct scratch *s;
-
-	pthread_once(&scratch_once, scratch_init);
-	if (scratch_err)
-		return NULL;
-	s = pthread_getspecific(scratch_key);
-	if (s)
-		return s;
-	s = calloc(1, sizeof(*s));
-	if (s && pthread_setspecific(scratch_key, s)) {
-		free(s);
-		s = NULL;
-	}
-	return s;
-}
-
-static int scratch_get(int which, size_t bytes, void **mem)
-{
-	struct scratch *s = scratch_own();
-
-	if (s && s->bytes[which] < bytes) {
-		size_t want = bytes > s->bytes[which] * 2 ? bytes : s->bytes[which] * 2;
-
-		want = (want + 63) / 64 * 64;
-		free(s->mem[which]);
-		s->mem[which] = aligned_alloc(64, want);
-		s->bytes[which] = s->mem[which] ? want : 0;
-	}
-	if (!s || s->bytes[which] < bytes)
-		return err_set(-ENOMEM, "out of memory for %zu bytes of attention scratch", bytes);
-	*mem = s->mem[which];
-	return 0;
-}
 
 /* ---- the kernel's parameter block ------------------------------------------------------------ */
 
@@ -118,11 +41,15 @@ static int check_args(const struct kv_cache *c, const struct kv_attn *a)
 	if (!isfinite(a->scale) || !isfinite(a->softcap) || a->softcap < 0)
 		return err_set(-EINVAL, "attention: scale %g or softcap %g is out of range",
 			       a->scale, a->softcap);
+	if (a->dcp > 1 && (a->dcp_rank >= a->dcp || !a->dcp_interleave))
+		return err_set(-EINVAL,
+			       "attention: rank %u of %u with runs of %u tokens does not exist",
+			       a->dcp_rank, a->dcp, a->dcp_interleave);
 	return 0;
 }
 
 /* Everything but the page tables. q and out are dense. */
-static int fill(const struct kv_cache *c, const struct kv_attn *a, struct kern_attn *k)
+int attn_fill(const struct kv_cache *c, const struct kv_attn *a, struct kern_attn *k)
 {
 	uint32_t q_width, out_width;
 	int err = check_args(c, a);
@@ -154,11 +81,14 @@ static int fill(const struct kv_cache *c, const struct kv_attn *a, struct kern_a
 	k->alibi = a->alibi;
 	k->k_scale = a->k_scale;
 	k->v_scale = a->v_scale;
+	k->dcp = a->dcp;
+	k->dcp_rank = a->dcp_rank;
+	k->dcp_interleave = a->dcp_interleave;
 	return 0;
 }
 
 /* KV_CPU names nothing that runs here. */
-static int bad_cpu(void)
+int attn_bad_cpu(void)
 {
 	const char *name = getenv("KV_CPU");
 
@@ -168,27 +98,11 @@ static int bad_cpu(void)
 		       name ? name : "");
 }
 
-static int run(const struct kern_attn *k)
-{
-	void *scratch;
-	int err;
-
-	if (k->batch && (!k->q || !k->out))
-		return err_set(-EINVAL, "attention: q or out is NULL");
-	err = scratch_get(SCRATCH_KERNEL, kern_attn_scratch(k, KERN_AUTO), &scratch);
-	if (err)
-		return err;
-	err = kern_attn(k, KERN_AUTO, scratch);
-	if (err == -EOPNOTSUPP)
-		return bad_cpu();
-	return err ? err_set(err, "attention: the kernel refused its arguments") : 0;
-}
-
 int kv_attn_pages(struct kv_cache *c, const struct kv_attn *a, const uint64_t *const *pte,
 		  const uint32_t *lens)
 {
 	struct kern_attn k;
-	int err = fill(c, a, &k);
+	int err = attn_fill(c, a, &k);
 
 	if (err || !k.batch)
 		return err;
@@ -196,7 +110,7 @@ int kv_attn_pages(struct kv_cache *c, const struct kv_attn *a, const uint64_t *c
 		return err_set(-EINVAL, "attention: page tables or lengths are NULL");
 	k.pte = pte;
 	k.kv_len = lens;
-	return run(&k);
+	return attn_run(&k);
 }
 
 /* ---- sequences ------------------------------------------------------------------------------- */
@@ -217,12 +131,17 @@ static int check_window(const struct kv_seq *s, uint32_t i, const struct kern_at
 		i, (long long)first, group, s->group[group].head);
 }
 
-static int gather(const struct kv_cache *c, const struct kv_attn *a, const struct kern_attn *k,
+int attn_gather(const struct kv_cache *c, const struct kv_attn *a, const struct kern_attn *k,
 		  const uint64_t **pte, uint32_t *lens)
 {
 	uint32_t i;
 	int err;
 
+	if (!a->seqs)
+		return err_set(-EINVAL, "attention: seqs is NULL");
+	if (a->dcp > 1)
+		return err_set(-EINVAL, "attention: a sequence has all its tokens; shards are for "
+					"kv_attn_pages()");
 	for (i = 0; i < a->batch; i++) {
 		const struct kv_seq *s = a->seqs[i];
 
@@ -250,36 +169,34 @@ int kv_attn(struct kv_cache *c, const struct kv_attn *a)
 	const uint64_t **pte;
 	uint32_t *lens;
 	void *mem;
-	int err = fill(c, a, &k);
+	int err = attn_fill(c, a, &k);
 
 	if (err || !a->batch)
 		return err;
-	if (!a->seqs)
-		return err_set(-EINVAL, "attention: seqs is NULL");
 	err = scratch_get(SCRATCH_TABLE, a->batch * (sizeof(*pte) + sizeof(*lens)), &mem);
 	if (err)
 		return err;
 	pte = mem;
 	lens = (uint32_t *)(pte + a->batch);
-	err = gather(c, a, &k, pte, lens);
+	err = attn_gather(c, a, &k, pte, lens);
 	if (err)
 		return err;
 	k.pte = pte;
 	k.kv_len = lens;
-	return run(&k);
+	return attn_run(&k);
 }
 
 int kv_attn_query(struct kv_cache *c, const struct kv_attn *a, const char **impl, bool *fast)
 {
 	struct kern_attn k;
 	enum kern_impl found;
-	int err = fill(c, a, &k);
+	int err = attn_fill(c, a, &k);
 
 	if (err)
 		return err;
 	found = kern_attn_query(&k, fast);
 	if (found == KERN_AUTO)
-		return bad_cpu();
+		return attn_bad_cpu();
 	if (impl)
 		*impl = kern_impl_name(found);
 	return 0;

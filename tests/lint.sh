@@ -31,7 +31,7 @@ verdict "layers: io never includes mm or srv" "$(layer kvd/io '"io/[a-z_]+\.h"')
 verdict "layers: srv uses mm.h, io, ipc" "$(layer kvd/srv '"(mm/mm\.h|io/[a-z_]+\.h|srv/[a-z_]+\.h|kv_[a-z]+\.h)"')"
 verdict "layers: ipc stands alone" "$(layer ipc '"kv_[a-z]+\.h"')"
 verdict "layers: kernels stand alone" "$(layer kernels '"[a-z_0-9/]+\.(h|inc)"' ; grep -rnE '#include "(kv_|mm|io/|srv/)' kernels)"
-verdict "layers: libkv uses ipc and kernels" "$(layer libkv "<kv/[a-z]+\.h>|\"(kv_(abi|ring)\.h|kernels\.h|$(own libkv | sed 's/kv\\.h|//'))\"")"
+verdict "layers: libkv uses ipc and kernels" "$(layer libkv "<kv/[a-z]+\.h>|\"(kv_(abi|ring)\.h|kernels\.h|kern_plan\.h|$(own libkv | sed 's/kv\\.h|//'))\"")"
 verdict "layers: tools use libkv, ipc and tools/common" "$(layer tools "<kv/[a-z]+\.h>|\"(kv_(abi|ring|admin)\.h|mm\.h|$(own tools))\"")"
 verdict "layers: only kvbench, kvreplay and tests know mm outside kvd" \
 	"$(grep -rnE '#include "(mm/)?mm\.h"' tools kernels ipc libkv | grep -vE '^(tools/kvbench/|tools/kvreplay/|libkv/embed\.c)')"

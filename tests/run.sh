@@ -144,11 +144,11 @@ part_san() {
 	make -s -j"$j" BUILD="$build/tsan" SAN=thread OPT=-O1 tests-unit >"$log/make" 2>&1 ||
 		{ count "$log/make" 1 "tsan build"; return; }
 	export TSAN_OPTIONS=halt_on_error=1
-	units "$build/tsan" "tsan " '^(ipc|srv|io)/' 600
+	units "$build/tsan" "tsan " '^(ipc|srv|io)/|^libkv/threads_test' 600
 }
 
 # Under valgrind these take minutes each; make soak runs them.
-slow_under_valgrind='ipc/ring_test|kernels/attn_(random|edge)_test|kvgen/(engine|forward)_test|mm/(random|wait|squeeze|fair|compact)_test|libkv/(queue|seq_model|seq_remote)_test'
+slow_under_valgrind='ipc/ring_test|kernels/(attn_random|attn_edge|plan)_test|kvgen/(engine|forward)_test|mm/(random|wait|squeeze|fair|compact)_test|libkv/(queue|seq_model|seq_remote)_test'
 # valgrind takes io_uring_enter() for a call that does not block, and hangs: no test with a daemon.
 no_valgrind=$(grep -l 'raw_client\.h' tests/unit/*/*_test.c |
 	sed 's,^tests/unit/,,; s,\.c$,,' | paste -sd'|')

@@ -32,6 +32,13 @@
 #define AMX_ROWS 16u /* of a tile register; floats in a vector, too */
 #define AMX_WIDE 32u /* bf16 elements in a row of one */
 #define AMX_TILE 1024u /* its bytes */
+#define FEW_ROWS 16u   /* of a call, see there */
+#ifndef AMX_STEP
+#define AMX_STEP 64
+#endif
+#ifndef AMX_HINT
+#define AMX_HINT 2
+#endif
 
 static size_t extra_bytes(const struct kern_attn *at);
 
@@ -65,7 +72,7 @@ struct amx_rows {
 struct amx {
 	char *k;	/* [FLASH_TILE][padded k_width] bf16: rows that cannot be read in place */
 	char *v;	/* [step][16 columns][pair][16] pairs of bf16 */
-	uint32_t *p;	/* [row block][step][row][16] pairs of bf16 */
+	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_rows() */
 	float *stage;	/* [16][ldacc]: rows of acc of which a neighbour must not be touched */
 };
 
@@ -74,7 +81,7 @@ static size_t extra_bytes(const struct kern_attn *at)
 	size_t k = kern_row_pad(kern_q_width(&at->view));
 	size_t v = kern_row_pad(kern_out_width(&at->view));
 
-	return FLASH_TILE * 2 * (k + v) + (size_t)FLASH_ROWS * FLASH_TILE * 2 +
+	return FLASH_TILE * 2 * (k + v) + (size_t)FLASH_ROWS * FLASH_TILE * 8 +
 	       AMX_ROWS * v * sizeof(float);
 }
 
@@ -113,14 +120,13 @@ VEC_INLINE __m512i row_load(const char *row, uint32_t c, uint32_t n)
 	return _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1), row + (size_t)c * 2);
 }
 
-/* to[i][j] = from[j][i] of 16 x 16 words. Loads put the 4 x 4 squares in place, so that shuffles,
- * of which there is one a cycle, are left for the squares themselves only. */
-VEC_INLINE void transpose(uint32_t *to, const char *from, size_t stride)
+/* to[i][j] = from[j][i] of 16 x 16 words, for the first 4 * quads i. Loads put the 4 x 4 squares in
+ * place, so that shuffles, of which there is one a cycle, are left for within the squares. */
+VEC_INLINE void transpose(uint32_t *to, const char *from, size_t stride, uint32_t quads)
 {
 	uint32_t i, j;
 
-	VEC_UNROLL
-	for (j = 0; j < 4; j++) {
+	for (j = 0; j < quads; j++) {
 		__m512i x[4], t[4];
 
 		VEC_UNROLL
@@ -145,12 +151,50 @@ VEC_INLINE void transpose(uint32_t *to, const char *from, size_t stride)
 	}
 }
 
-static void prefetch(const char *row, uint32_t bytes)
-{
-	uint32_t i;
+/* ---- the next tile ----
+ *
+ * Its rows are asked for all along the work on this one, a few lines at a time: a burst would wait
+ * for memory. AHEAD parts of it are shared out: scores have the first, then softmax, then values.
+ * In a lockstep tile they go row by row over the pages, so that more streams are open at once. */
 
-	for (i = 0; i < bytes; i += 64)
-		__builtin_prefetch(row + i);
+#define AHEAD		(2 * FLASH_TILE)
+#define AHEAD_SCORES	48u
+#define AHEAD_SOFTMAX	64u
+
+VEC_INLINE void prefetch(const char *row, uint32_t from, uint32_t to)
+{
+	for (; from < to; from += 64)
+		__builtin_prefetch(row + from, 0, AMX_HINT);
+}
+
+/* Parts [from, to): first the keys, then the values; MLA: halves of its rows. */
+VEC_INLINE void ahead(const struct flash *f, uint32_t from, uint32_t to)
+{
+	const struct flash_tile *next = f->next;
+	const bool mla = f->at->view.kind == KERN_MLA;
+	uint32_t part;
+
+	for (part = from; part < to; part++) {
+		uint32_t t = mla ? part / 2 : part % FLASH_TILE;
+
+		if (t >= next->n)
+			continue;
+		if (!next->in_order)
+			t = t % FLASH_LANES * AMX_ROWS + t / FLASH_LANES;
+		if (mla)
+			prefetch(next->k[t], part % 2 * f->k_width, (part % 2 + 1) * f->k_width);
+		else if (part < FLASH_TILE)
+			prefetch(next->k[t], 0, f->k_width * 2);
+		else
+			prefetch(next->v[t], 0, f->v_width * 2);
+	}
+}
+
+/* Share i of n of the parts [from, to). */
+VEC_INLINE void ahead_share(const struct flash *f, uint32_t from, uint32_t to, uint32_t i,
+			    uint32_t n)
+{
+	ahead(f, from + (to - from) * i / n, from + (to - from) * (i + 1) / n);
 }
 
 /* ---- queries ---- */
@@ -169,9 +213,29 @@ static uint32_t *packed_q(const struct flash *f, uint32_t b)
 	return (uint32_t *)f->q + (size_t)(rows + b * AMX_ROWS) * row_words;
 }
 
+/* Palette 1: registers of 16 rows of 64 bytes, 4 to 7 of as many as there are. */
+static void configure(uint32_t rows)
+{
+	struct {
+		uint8_t palette, start_row, none[14];
+		uint16_t bytes[16];
+		uint8_t rows[16];
+	} config __attribute__((aligned(64))) = {.palette = 1};
+	uint32_t i;
+
+	for (i = 0; i < 8; i++) {
+		config.bytes[i] = 64;
+		config.rows[i] = (uint8_t)(i < 4 || rows > AMX_ROWS ? AMX_ROWS : rows);
+	}
+	amx_barrier(&config);
+	_tile_loadconfig(&config);
+}
+
 static void begin(const struct flash *f)
 {
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
+
+	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : f->rows);
 
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
@@ -179,45 +243,50 @@ static void begin(const struct flash *f)
 		for (c = 0; c < f->ldq; c += AMX_WIDE)
 			transpose(packed_q(f, b) + (size_t)c * AMX_ROWS / 2,
 				  (const char *)f->q + ((size_t)b * AMX_ROWS * f->ldq + c) * 2,
-				  (size_t)f->ldq * 2);
+				  (size_t)f->ldq * 2, 4);
 }
 
 /* ---- scores ---- */
 
-static bool in_place(const struct flash *f, uint32_t t)
+static bool in_place(const char *const *rows, size_t stride)
 {
-	const char *const *k = f->tile->k + t;
-	size_t stride = f->at->view.k_row;
+	size_t off = 0;
 	uint32_t i;
 
-	if (f->tile->n - t < AMX_ROWS || f->k_width % AMX_WIDE)
-		return false;
 	for (i = 1; i < AMX_ROWS; i++)
-		if (k[i] != k[i - 1] + stride)
-			return false;
-	return true;
+		off |= (size_t)(rows[i] - rows[i - 1]) ^ stride;
+	return !off;
 }
 
-/* The tile's rows from t on, at least one; zeroes take the place of what is not there. */
-static struct amx_rows key_rows(const struct flash *f, char *copy, uint32_t t)
+/* Group g of rows, of which [t0, t1) are to be used: zeroes take the place of the others. */
+static struct amx_rows group_rows(const char *const *rows, size_t row_bytes, uint32_t width,
+				  uint32_t g, uint32_t t0, uint32_t t1, char *copy)
 {
-	const size_t stride = (size_t)f->ldq * 2;
-	uint32_t i, c;
+	const size_t stride = (size_t)kern_row_pad(width) * 2;
+	uint32_t t = g * AMX_ROWS, i, c;
 
-	if (in_place(f, t))
-		return (struct amx_rows){f->tile->k[t], f->at->view.k_row};
+	if (t >= t0 && t + AMX_ROWS <= t1 && width % AMX_WIDE == 0 && in_place(rows + t, row_bytes))
+		return (struct amx_rows){rows[t], row_bytes};
 	copy += t * stride;
-	for (i = 0; i < AMX_ROWS && t + i < f->tile->n; i++)
-		for (c = 0; c < f->k_width; c += AMX_WIDE)
+	memset(copy, 0, AMX_ROWS * stride);
+	for (i = 0; i < AMX_ROWS; i++)
+		for (c = 0; c < width && t + i >= t0 && t + i < t1; c += AMX_WIDE)
 			_mm512_store_si512(copy + i * stride + (size_t)c * 2,
-					   row_load(f->tile->k[t + i], c, f->k_width - c));
-	memset(copy + i * stride, 0, (AMX_ROWS - i) * stride);
+					   row_load(rows[t + i], c, width - c));
 	return (struct amx_rows){copy, stride};
 }
 
-/* Four groups of tokens, one row block. */
-static void scores_4x1(const struct amx_rows *k, const uint32_t *packed, float *s, uint32_t steps)
+static struct amx_rows key_rows(const struct flash *f, uint32_t g)
 {
+	return group_rows(f->tile->k, f->at->view.k_row, f->k_width, g, 0, f->tile->n,
+			  scratch_of(f).k);
+}
+
+/* Four groups of tokens, one row block. */
+static void scores_4x1(const struct flash *f, const struct amx_rows *k, const uint32_t *packed,
+		       float *s, uint32_t part)
+{
+	const uint32_t steps = f->ldq / AMX_WIDE;
 	const char *k0 = k[0].at, *k1 = k[1].at, *k2 = k[2].at, *k3 = k[3].at;
 	const char *q = (const char *)packed;
 	uint32_t i;
@@ -227,6 +296,7 @@ static void scores_4x1(const struct amx_rows *k, const uint32_t *packed, float *
 	_tile_zero(2);
 	_tile_zero(3);
 	for (i = 0; i < steps; i++, q += AMX_TILE) {
+		ahead_share(f, part, AHEAD_SCORES, i, steps);
 		_tile_loadd(7, q, 64);
 		_tile_loadd(4, k0 + 64 * i, k[0].stride);
 		_tile_dpbf16ps(0, 4, 7);
@@ -279,23 +349,24 @@ static float *block_scores(const struct flash *f, uint32_t b)
 static void scores(const struct flash *f)
 {
 	const uint32_t blocks = nr_blocks(f), steps = f->ldq / AMX_WIDE;
-	struct amx x = scratch_of(f);
 	struct amx_rows k[AMX_GROUPS];
-	uint32_t t, b, g;
+	uint32_t b, g, part = 0;
 
-	if (f->at->view.kind == KERN_GQA)
-		for (t = 0; t < f->tile->n; t++)
-			prefetch(f->tile->v[t], f->v_width * 2);
 	/* past the last token: the first group once more, its scores are not looked at */
 	for (g = 0; g < AMX_GROUPS; g++)
-		k[g] = g * AMX_ROWS < f->tile->n ? key_rows(f, x.k, g * AMX_ROWS) : k[0];
+		k[g] = g * AMX_ROWS < f->tile->n ? key_rows(f, g) : k[0];
 	amx_barrier(f);
 	for (g = 0; g < AMX_GROUPS; g += 2)
-		for (b = 0; b + 2 <= blocks; b += 2)
+		for (b = 0; b + 2 <= blocks; b += 2) {
+			ahead(f, part, part + AHEAD_SCORES / 2 / blocks * 2);
+			part += AHEAD_SCORES / 2 / blocks * 2;
 			scores_2x2(k + g, packed_q(f, b), packed_q(f, b + 1),
 				   block_scores(f, b) + (size_t)g * 256, steps);
+		}
 	if (blocks % 2)
-		scores_4x1(k, packed_q(f, blocks - 1), block_scores(f, blocks - 1), steps);
+		scores_4x1(f, k, packed_q(f, blocks - 1), block_scores(f, blocks - 1), part);
+	else
+		ahead(f, part, AHEAD_SCORES);
 }
 
 /* ---- softmax ---- */
@@ -362,6 +433,7 @@ VEC_INLINE vec column_max(const float *s, vec scale, uint32_t t0, uint32_t t1)
 struct amx_weigh {
 	vec scale, base;	/* to the base 2 */
 	uint32_t t0, t1;
+	uint64_t seen;		/* [t0, t1) as bits */
 	__mmask16 lanes;
 };
 
@@ -394,50 +466,75 @@ VEC_INLINE vec weigh_step(const struct amx_weigh *w, const float *s, uint32_t t,
 				   _mm512_permutexvar_epi16(pairs,
 							    (__m512i)_mm512_cvtne2ps_pbh(b, a)));
 	}
-	transpose(p, (const char *)columns, 64);
+	transpose(p, (const char *)columns, 64, 4);
 	return even + odd;
 }
 
-static void softmax_block(const struct flash *f, uint32_t b, float scale, uint32_t t0, uint32_t t1,
-			  __mmask16 lanes)
+/* The scores' new maximum becomes that of block b, and w is what it means for their weights. */
+static void new_max(const struct flash *f, uint32_t b, float scale, struct amx_weigh *w)
 {
-	const float *s = block_scores(f, b);
-	uint32_t *p = scratch_of(f).p + (size_t)b * AMX_ROWS * FLASH_TILE / 2;
-	float *max_at = f->max + b * AMX_ROWS, *sum_at = f->sum + b * AMX_ROWS;
-	vec old = vec_load(max_at), sum = vec_set(0), alpha;
-	vec max = vec_max(column_max(s, vec_set(scale), t0, t1), old);
+	float *max_at = f->max + b * AMX_ROWS;
+	vec old = vec_load(max_at), alpha;
+	vec max = vec_max(column_max(block_scores(f, b), vec_set(scale), w->t0, w->t1), old);
+
 	/* all scores so far -inf: any finite base gives weights of 0 and no NaN */
-	vec base = vec_select((veci)(max == vec_set(-INFINITY)), vec_set(0), max) * vec_set(LOG2E);
-	struct amx_weigh w = {vec_set(scale * LOG2E), base, t0, t1, lanes};
-	uint32_t t;
-
-	for (t = t0 / AMX_WIDE * AMX_WIDE; t < t1; t += AMX_WIDE) {
-		uint32_t *to = p + t * AMX_ROWS / 2;
-
-		if (t >= t0 && t + AMX_WIDE <= t1)
-			sum += weigh_step(&w, s, t, to, true);
-		else
-			sum += weigh_step(&w, s, t, to, false);
-	}
-	alpha = exp2_floor(_mm512_fmsub_ps(old, vec_set(LOG2E), base));
+	w->base = vec_select((veci)(max == vec_set(-INFINITY)), vec_set(0), max) * vec_set(LOG2E);
+	w->scale = vec_set(scale * LOG2E);
+	alpha = exp2_floor(_mm512_fmsub_ps(old, vec_set(LOG2E), w->base));
 	alpha = vec_select((veci)(max == old), vec_set(1), alpha);
-	sum = _mm512_fmadd_ps(vec_load(sum_at), alpha, sum);
-	_mm512_mask_storeu_ps(max_at, lanes, max);
-	_mm512_mask_storeu_ps(sum_at, lanes, sum);
-	_mm512_mask_storeu_ps(f->alpha + b * AMX_ROWS, lanes, alpha);
+	_mm512_mask_storeu_ps(max_at, w->lanes, max);
+	_mm512_mask_storeu_ps(f->alpha + b * AMX_ROWS, w->lanes, alpha);
 }
 
-static void softmax(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
+static void add_sum(const struct flash *f, uint32_t b, __mmask16 lanes, vec sum)
+{
+	float *to = f->sum + b * AMX_ROWS;
+
+	sum = _mm512_fmadd_ps(vec_load(to), vec_load(f->alpha + b * AMX_ROWS), sum);
+	_mm512_mask_storeu_ps(to, lanes, sum);
+}
+
+static void softmax_block(const struct flash *f, uint32_t b, float scale, struct amx_weigh *w)
+{
+	const float *s = block_scores(f, b);
+	uint32_t *p = scratch_of(f).p + (size_t)b * AMX_STEPS * 256;
+	vec sum = vec_set(0);
+	uint32_t t;
+
+	if (b == 0)
+		ahead(f, AHEAD_SCORES, AHEAD_SOFTMAX);
+	new_max(f, b, scale, w);
+	for (t = w->t0 / AMX_WIDE * AMX_WIDE; t < w->t1; t += AMX_WIDE) {
+		uint32_t *to = p + t * AMX_ROWS / 2;
+
+		if (t >= w->t0 && t + AMX_WIDE <= w->t1)
+			sum += weigh_step(w, s, t, to, true);
+		else
+			sum += weigh_step(w, s, t, to, false);
+	}
+	add_sum(f, b, w->lanes, sum);
+}
+
+VEC_INLINE void softmax_by(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1,
+			   void (*block)(const struct flash *, uint32_t b, float scale,
+					 struct amx_weigh *))
 {
 	bool biased = f->at->softcap > 0 || f->at->alibi;
+	struct amx_weigh w = {.t0 = t0, .t1 = t1};
 	uint32_t b;
 
 	amx_barrier(f);
 	for (b = r0 / AMX_ROWS; b * AMX_ROWS < r1; b++) {
 		if (biased)
 			bias(f, b, r0, r1, t0, t1);
-		softmax_block(f, b, biased ? 1 : f->at->scale, t0, t1, block_lanes(b, r0, r1));
+		w.lanes = block_lanes(b, r0, r1);
+		block(f, b, biased ? 1 : f->at->scale, &w);
 	}
+}
+
+static void softmax(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
+{
+	softmax_by(f, r0, r1, t0, t1, softmax_block);
 }
 
 /* ---- values ---- */
@@ -454,6 +551,7 @@ static void pack_values(const struct flash *f, char *to, uint32_t t0, uint32_t t
 		const char *b = t + 1 >= t0 && t + 1 < t1 ? f->tile->v[t + 1] : none;
 		char *pair = to + t / AMX_WIDE * step_bytes + (size_t)(t % AMX_WIDE) / 2 * 64;
 
+		ahead_share(f, AHEAD_SOFTMAX, AHEAD, t / 2, FLASH_TILE / 2);
 		for (c = 0; c < f->v_width; c += AMX_WIDE, pair += 2 * AMX_TILE) {
 			__m512i x = row_load(a, c, f->v_width - c);
 			__m512i y = row_load(b, c, f->v_width - c);
@@ -552,32 +650,39 @@ static void scale_row(float *to, const float *from, float alpha, uint32_t n)
 }
 
 /* Some rows of a block: a product with 0 may be NaN for the others, so they are kept out. */
-static void values_some(const struct flash *f, const struct amx *x, uint32_t b, __mmask16 lanes,
-			uint32_t s0, uint32_t s1)
+static float *stage_rows(const struct flash *f, uint32_t b, __mmask16 lanes)
+{
+	const size_t ld = f->ldacc;
+	const float *acc = f->acc + b * AMX_ROWS * ld;
+	float *stage = scratch_of(f).stage;
+	uint32_t i;
+
+	for (i = 0; i < AMX_ROWS; i++) {
+		if (lanes >> i & 1)
+			scale_row(stage + i * ld, acc + i * ld, f->alpha[b * AMX_ROWS + i],
+				  f->ldacc);
+		else
+			memset(stage + i * ld, 0, ld * sizeof(float));
+	}
+	amx_barrier(stage);
+	return stage;
+}
+
+static void unstage_rows(const struct flash *f, uint32_t b, __mmask16 lanes, const float *stage)
 {
 	const size_t ld = f->ldacc;
 	float *acc = f->acc + b * AMX_ROWS * ld;
 	uint32_t i;
 
-	for (i = 0; i < AMX_ROWS; i++) {
-		if (lanes >> i & 1)
-			scale_row(x->stage + i * ld, acc + i * ld, f->alpha[b * AMX_ROWS + i],
-				  f->ldacc);
-		else
-			memset(x->stage + i * ld, 0, ld * sizeof(float));
-	}
-	amx_barrier(x->stage);
-	values_block(f, x, x->stage, b, s0, s1);
+	amx_barrier(stage);
 	for (i = 0; i < AMX_ROWS; i++)
 		if (lanes >> i & 1)
-			memcpy(acc + i * ld, x->stage + i * ld, ld * sizeof(float));
+			memcpy(acc + i * ld, stage + i * ld, ld * sizeof(float));
 }
 
-static void values_all(const struct flash *f, const struct amx *x, uint32_t s0, uint32_t s1)
+static void rescale(const struct flash *f)
 {
-	const size_t step_bytes = (size_t)f->ldacc * AMX_WIDE * 2;
-	const uint32_t blocks = nr_blocks(f);
-	uint32_t r, b, c;
+	uint32_t r;
 
 	for (r = 0; r < f->rows; r++) {
 		float *row = f->acc + (size_t)r * f->ldacc;
@@ -586,6 +691,15 @@ static void values_all(const struct flash *f, const struct amx *x, uint32_t s0, 
 			scale_row(row, row, f->alpha[r], f->ldacc);
 	}
 	amx_barrier(f->acc);
+}
+
+static void values_all(const struct flash *f, const struct amx *x, uint32_t s0, uint32_t s1)
+{
+	const size_t step_bytes = (size_t)f->ldacc * AMX_WIDE * 2;
+	const uint32_t blocks = nr_blocks(f);
+	uint32_t b, c;
+
+	rescale(f);
 	for (c = 0; c < f->ldacc; c += AMX_WIDE)
 		for (b = 0; b + 2 <= blocks; b += 2)
 			values_2(f->acc + (size_t)b * AMX_ROWS * f->ldacc + c, f->ldacc,
@@ -601,17 +715,20 @@ static void values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0,
 {
 	uint32_t s0 = t0 / AMX_WIDE, s1 = (t1 + AMX_WIDE - 1) / AMX_WIDE;
 	struct amx x = scratch_of(f);
-	uint32_t t, b;
+	uint32_t b;
 
-	for (t = 0; t < f->next->n; t++)
-		prefetch(f->next->k[t], f->k_width * 2);
 	pack_values(f, x.v, t0, t1);
 	if (r0 == 0 && r1 == f->rows) {
 		values_all(f, &x, s0, s1);
 		return;
 	}
-	for (b = r0 / AMX_ROWS; b * AMX_ROWS < r1; b++)
-		values_some(f, &x, b, block_lanes(b, r0, r1), s0, s1);
+	for (b = r0 / AMX_ROWS; b * AMX_ROWS < r1; b++) {
+		__mmask16 lanes = block_lanes(b, r0, r1);
+		float *stage = stage_rows(f, b, lanes);
+
+		values_block(f, &x, stage, b, s0, s1);
+		unstage_rows(f, b, lanes, stage);
+	}
 }
 
 /* acc's columns in their order: see flash_dp_unpack() */
@@ -639,6 +756,181 @@ static const struct flash_ops flash_amx = {
 	.softmax = softmax,
 	.values = values,
 	.unpack = unpack,
+};
+
+/* ---- few rows ----
+ *
+ * Reading is what takes time here, and packing V would be more work than what is done with it: it
+ * is read in place, 16 tokens a tile. Its pairs are then neighbours in a row, of which weights of
+ * (p, 0) pick the even columns and (0, p) the odd ones; acc is [16 even | 16 odd] until unpack().
+ * Registers 4 to 7 have only as many rows as the block. The weights are computed row by row, since
+ * down the columns most lanes would be idle.
+ * What is taken here depends on the call only, never on how its rows were put into blocks. */
+
+static void few_scores(const struct flash *f)
+{
+	const uint32_t steps = f->ldq / AMX_WIDE;
+	uint32_t b, g, i;
+
+	for (g = 0; g < AMX_GROUPS; g += 2) {
+		const uint32_t half = AHEAD_SCORES / 2, from = g / 2 * half;
+		struct amx_rows k0, k1;
+
+		if (g * AMX_ROWS >= f->tile->n)
+			break;
+		k0 = key_rows(f, g);
+		k1 = (g + 1) * AMX_ROWS < f->tile->n ? key_rows(f, g + 1) : k0;
+		amx_barrier(f);
+		for (b = 0; b < nr_blocks(f); b++) {
+			const char *q = (const char *)packed_q(f, b);
+			float *s = block_scores(f, b) + (size_t)g * 256;
+
+			_tile_zero(0);
+			_tile_zero(1);
+			for (i = 0; i < steps; i++) {
+				if (!b)
+					ahead_share(f, from, from + half, 2 * i, 2 * steps);
+				_tile_loadd(3, q + i * AMX_TILE, 64);
+				_tile_loadd(2, k0.at + 64 * i, k0.stride);
+				_tile_dpbf16ps(0, 2, 3);
+				if (!b)
+					ahead_share(f, from, from + half, 2 * i + 1, 2 * steps);
+				_tile_loadd(2, k1.at + 64 * i, k1.stride);
+				_tile_dpbf16ps(1, 2, 3);
+			}
+			_tile_stored(0, s, 64);
+			_tile_stored(1, s + 256, 64);
+		}
+	}
+}
+
+/* The weights of one row: p is [group][even, odd][row][16]. Returns their sum. */
+VEC_INLINE float weigh_row(const struct amx_weigh *w, const float *s, uint32_t i, uint32_t *p)
+{
+	vec sum = vec_set(0), scale = w->scale, base = vec_set(w->base[i]);
+	uint32_t g;
+
+	VEC_UNROLL
+	for (g = 0; g < AMX_GROUPS; g++) {
+		vec x = vec_load(s + g * 256 + i * AMX_ROWS);
+		__mmask16 seen = (__mmask16)(w->seen >> g * AMX_ROWS);
+		__m512i pair;
+
+		x = _mm512_maskz_mov_ps(seen, exp2_floor(_mm512_fmsub_ps(x, scale, base)));
+		sum += x;
+		pair = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
+		_mm512_store_si512(p + g * 512 + i * AMX_ROWS, pair);
+		_mm512_store_si512(p + g * 512 + 256 + i * AMX_ROWS, _mm512_slli_epi32(pair, 16));
+	}
+	return _mm512_reduce_add_ps(sum);
+}
+
+static void few_softmax_block(const struct flash *f, uint32_t b, float scale, struct amx_weigh *w)
+{
+	float rows[AMX_ROWS * FLASH_TILE] __attribute__((aligned(64)));
+	float sum[AMX_ROWS] = {0};
+	uint32_t *p = scratch_of(f).p + (size_t)b * AMX_GROUPS * 512;
+	uint32_t nr = f->rows - b * AMX_ROWS < AMX_ROWS ? f->rows - b * AMX_ROWS : AMX_ROWS;
+	uint32_t g, i;
+
+	new_max(f, b, scale, w);
+	w->seen = (w->t1 < 64 ? 1ull << w->t1 : 0) - (1ull << w->t0);
+	for (g = 0; g < AMX_GROUPS; g++) {
+		if (!b)
+			ahead_share(f, AHEAD_SCORES, AHEAD_SOFTMAX, g, AMX_GROUPS);
+		transpose((uint32_t *)rows + g * 256,
+			  (const char *)(block_scores(f, b) + (size_t)g * 256), 64, (nr + 3) / 4);
+	}
+	for (i = 0; i < nr; i++) {
+		if (w->lanes >> i & 1) {
+			sum[i] = weigh_row(w, rows, i, p);
+			continue;
+		}
+		for (g = 0; g < 2 * AMX_GROUPS; g++)
+			memset(p + g * 256 + i * AMX_ROWS, 0, 64);
+	}
+	add_sum(f, b, w->lanes, vec_load(sum));
+}
+
+static void few_softmax(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
+{
+	softmax_by(f, r0, r1, t0, t1, few_softmax_block);
+}
+
+static void few_values_block(const struct flash *f, const struct amx_rows *v, float *acc,
+			     uint32_t b, uint32_t g0, uint32_t g1)
+{
+	const uint32_t *p = scratch_of(f).p + (size_t)b * AMX_GROUPS * 512;
+	const size_t stride = f->ldacc * sizeof(float);
+	uint32_t c, g;
+
+	for (c = 0; c < f->ldacc; c += AMX_WIDE) {
+		_tile_loadd(4, acc + c, stride);
+		_tile_loadd(5, acc + c + 16, stride);
+		for (g = g0; g < g1; g++) {
+			_tile_loadd(3, v[g].at + (size_t)c * 2, v[g].stride);
+			_tile_loadd(6, p + g * 512, 64);
+			_tile_dpbf16ps(4, 6, 3);
+			if (!b)
+				ahead_share(f, AHEAD_SOFTMAX, AHEAD, c / AMX_WIDE * AMX_GROUPS + g,
+					    f->ldacc / AMX_WIDE * AMX_GROUPS);
+			_tile_loadd(7, p + g * 512 + 256, 64);
+			_tile_dpbf16ps(5, 7, 3);
+		}
+		_tile_stored(4, acc + c, stride);
+		_tile_stored(5, acc + c + 16, stride);
+	}
+}
+
+static void few_values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
+{
+	const struct kern_view *view = &f->at->view;
+	uint32_t g0 = t0 / AMX_ROWS, g1 = (t1 + AMX_ROWS - 1) / AMX_ROWS, g, b;
+	struct amx_rows v[AMX_GROUPS];
+
+	for (g = g0; g < g1; g++)
+		v[g] = group_rows(f->tile->v, view->kind == KERN_MLA ? view->k_row : view->v_row,
+				  f->v_width, g, t0, t1, scratch_of(f).v);
+	if (r0 == 0 && r1 == f->rows) {
+		rescale(f);
+		for (b = 0; b < nr_blocks(f); b++)
+			few_values_block(f, v, f->acc + (size_t)b * AMX_ROWS * f->ldacc, b, g0, g1);
+		amx_barrier(f->acc);
+		return;
+	}
+	for (b = r0 / AMX_ROWS; b * AMX_ROWS < r1; b++) {
+		__mmask16 lanes = block_lanes(b, r0, r1);
+		float *stage = stage_rows(f, b, lanes);
+
+		few_values_block(f, v, stage, b, g0, g1);
+		unstage_rows(f, b, lanes, stage);
+	}
+}
+
+static void few_unpack(const struct flash *f, float *acc)
+{
+	const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
+						23);
+	const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+						 30, 15, 31);
+	uint32_t c;
+
+	for (c = 0; c < f->v_width; c += AMX_WIDE) {
+		vec even = vec_load(acc + c), odd = vec_load(acc + c + VEC_LEN);
+
+		vec_store(acc + c, _mm512_permutex2var_ps(even, first, odd));
+		vec_store(acc + c + VEC_LEN, _mm512_permutex2var_ps(even, second, odd));
+	}
+}
+
+static const struct flash_ops flash_amx_few = {
+	.q_size = 2,
+	.load_q = load_q,
+	.begin = begin,
+	.scores = few_scores,
+	.softmax = few_softmax,
+	.values = few_values,
+	.unpack = few_unpack,
 };
 
 /* ---- the implementation ---- */
@@ -683,27 +975,16 @@ static size_t scratch_bytes(const struct kern_attn *at)
 
 static void run(const struct kern_attn *at, const struct kern_part *part, void *scratch)
 {
-	/* palette 1, all eight registers of 16 rows of 64 bytes */
-	static const struct {
-		uint8_t palette, start_row, none[14];
-		uint16_t bytes[16];
-		uint8_t rows[16];
-	} config __attribute__((aligned(64))) = {
-		.palette = 1,
-		.bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-		.rows = {16, 16, 16, 16, 16, 16, 16, 16},
-	};
-
 	if (!fast(at)) {
 		kern_ops_avx512.run(at, part, scratch);
 		return;
 	}
-	_tile_loadconfig(&config);
-	flash_run(at, &flash_amx, part, scratch);
+	flash_run(at, kern_head_rows(at) <= FEW_ROWS ? &flash_amx_few : &flash_amx, part, scratch);
 	_tile_release();
 }
 
 const struct kern_ops kern_ops_amx = {
+	.splits = true,
 	.usable = usable,
 	.preferred = usable,
 	.fast = fast,

@@ -45,6 +45,13 @@ VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 	return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
 }
 
+VEC_INLINE veci vec_load_words(const char *p, uint32_t n)
+{
+	if (n == 2 * VEC_LEN)
+		return (veci)_mm256_loadu_si256((const __m256i *)(const void *)p);
+	return (veci)_mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
 VEC_INLINE void vec_sum4(const vec *v, float *out)
 {
 	__m256 ab = _mm256_hadd_ps(v[0], v[1]);

@@ -56,6 +56,15 @@ VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 	return dtype == KERN_BF16 ? (vec)(wide << 16) : vec_from_f16(wide);
 }
 
+VEC_INLINE veci vec_load_words(const char *p, uint32_t n)
+{
+	veci words;
+
+	(void)n; /* rows are multiples of 8 */
+	memcpy(&words, p, sizeof(words));
+	return words;
+}
+
 VEC_INLINE void vec_sum4(const vec *v, float *out)
 {
 	int i;

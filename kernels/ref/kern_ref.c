@@ -69,7 +69,7 @@ static double score(const struct ref_row *r, uint32_t t)
 	if (at->softcap > 0)
 		s = at->softcap * tanh(s / at->softcap);
 	if (at->alibi)
-		s += at->alibi[r->head] * (double)((int64_t)t - r->span.pos);
+		s += at->alibi[r->head] * (double)(kern_position(at, t) - r->span.pos);
 	return s;
 }
 

@@ -146,7 +146,7 @@ static uint64_t add_queues(const struct mm *mm, uint64_t h)
 	h = add(h, (uint64_t)mm->compact.want << 32 | mm->compact.at);
 	h = add(h, (uint64_t)mm->compact.fill << 32 | mm->shrink.filling << 2 |
 		   mm->shrink.kick << 1 | mm->shrink.hungry);
-	h = add(add(h, mm->shrink.next_ns), mm->shrink.at);
+	h = add(add(h, mm->shrink.next_ns), (uint64_t)mm->shrink.hand << 32 | mm->shrink.at);
 	h = add_list(add(h, mm->compact.pack_ns), &mm->draining);
 	return add_list(h, &mm->fx);
 }

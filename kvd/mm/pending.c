@@ -272,7 +272,8 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 }
 
 /* A tenant that more extents would take above its high has its own cached pages taken first; so
- * has a slab of which others are being given room, and one that would take a device below low. */
+ * has a slab of which others are being given room, and one that would take a device below low,
+ * unless others have what the policy would take before. */
 static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can, uint64_t have)
 {
 	const struct cache *c = cache_at(mm, w->cache);
@@ -288,6 +289,8 @@ static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can,
 		return fewer;
 	}
 	spares = shrink_spares(mm, w->bind, w->group, can);
+	if (spares <= fewer && shrink_trade(mm, w->bind, w->group))
+		spares = shrink_spares(mm, w->bind, w->group, can);
 	return spares > fewer ? spares : fewer;
 }
 

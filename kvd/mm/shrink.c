@@ -10,6 +10,7 @@
 
 #define SAMPLE		4u	/* frames of an extent looked at, at either end */
 #define WINDOW		32u	/* the cheapest of so many is taken */
+#define GLANCE		4u	/* extents looked at for colder content than one's own */
 #define PRICE		8u	/* of a victim, in the budget; a look that finds none is free */
 #define MAX_ASKS	6u	/* the time between two asks doubles so often */
 
@@ -158,6 +159,41 @@ uint32_t shrink_spares(const struct mm *mm, uint32_t bind, uint32_t group, uint3
 		nr = room / need < nr ? (uint32_t)(room / need) : nr;
 	}
 	return nr;
+}
+
+/* Would the policy have all that is seen of x go before n? The oldest and the newest are. */
+static bool all_colder(const struct mm *mm, const struct extent *x, uint32_t n)
+{
+	uint32_t f = x->frames[FRAME_CACHED].head, b = x->frames[FRAME_CACHED].tail;
+
+	for (uint32_t i = 0; i < SAMPLE && f; i++) {
+		if (!policy_colder(mm, frame_at(mm, f)->node, n) ||
+		    !policy_colder(mm, frame_at(mm, b)->node, n))
+			return false;
+		f = frame_at(mm, f)->link.next;
+		b = frame_at(mm, b)->link.prev;
+	}
+	return true;
+}
+
+bool shrink_trade(struct mm *mm, uint32_t bind, uint32_t group)
+{
+	const struct scope sc = { .devices = cache_at(mm, bind_at(mm, bind)->cache)->device_mask };
+	uint32_t n = policy_victim(mm, bind), e = mm->shrink.hand;
+
+	if (!extent_lookup(mm, e) || !extent_at(mm, e)->on_take)
+		e = mm->takeable.head;
+	for (uint32_t i = 0; n && e && i < GLANCE; i++, e = extent_at(mm, e)->take_link.next) {
+		const struct extent *x = extent_at(mm, e);
+
+		if ((x->bind == bind && x->group == group) || !eligible(mm, x, &sc) ||
+		    !all_colder(mm, x, n))
+			continue;
+		mm->shrink.hand = x->take_link.next;
+		return compact_drain(mm, e, DRAIN_EVICT);
+	}
+	mm->shrink.hand = e;
+	return false;
 }
 
 static void look_again(struct mm *mm, uint64_t ns)

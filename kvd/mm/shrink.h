@@ -37,6 +37,7 @@ struct shrink {
 	uint32_t filling;	/* devices on their way up to high */
 	uint64_t next_ns;	/* when to look again anyway */
 	uint32_t at;		/* bind where the look for mixed extents has come to */
+	uint32_t hand;		/* extent where the look for colder content has, or a former one */
 };
 
 void shrink_charged(struct mm *, uint32_t tenant, uint32_t device);	/* or less is free */
@@ -49,6 +50,10 @@ bool shrink_drain_mixed(struct mm *, uint32_t devices, uint32_t not_bind, uint32
 /* How many of nr extents more of that slab leave the devices at low, or are owed to its tenant: by
  * a promise, min or low. */
 uint32_t shrink_spares(const struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
+/* Begins to empty an extent of somebody else that the policy would have go before that bind's own
+ * next victim, so that who is idle does not keep for ever what others need more. Looks at a few,
+ * others at the next call. False: none of them. */
+bool shrink_trade(struct mm *, uint32_t bind, uint32_t group);
 void shrink_tick(struct mm *, uint32_t *budget);
 uint64_t shrink_next_deadline(const struct mm *);
 

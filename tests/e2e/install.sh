@@ -21,6 +21,9 @@ echo '#include <kv/kv.h>' | g++ -Wall -Werror $cflags -x c++ -fsyntax-only -
 verdict "headers are C++ too" [ $? = 0 ]
 gcc $cflags docs/example.c -o "$dir/hello-static" "$root/lib64/libkv.a" ${static//-lkv/}
 verdict "links statically" example "$dir/hello-static"
+gcc -Wall -Werror $cflags docs/example-mla.c -o "$dir/mla" $libs
+mla() { [[ $(LD_LIBRARY_PATH=$root/lib64 "$dir/mla") =~ ^33\ tokens,\ scale\ 0\.382499 ]]; }
+verdict "an MLA layer from its weights" mla
 start_kvd --device host:16M
 verdict "the example through kvd finds nothing at first" example "$dir/hello" "unix:$sock"
 want=99

@@ -14,10 +14,10 @@ mib=1048576
 keeper=61001 taker=61002
 # A page is 8 KiB, an extent 2 MiB: 256 pages. The working set is 64 prompts of 30 pages, 15 MiB, each
 # read about once a second: the coldest content of the pool, which is always short of free memory.
-# Without min it finds about a fifth of it next to the others.
-prompts=64 pages=30 protect=18 high=32 low=8
+# Without min it loses much of it to the others, as the last part shows.
+prompts=64 pages=30 protect=18 high=32 low=8 chats=48 most=40
 chmod 711 "$dir"
-# start_daemon KNOB: min or low protects.
+# start_daemon KNOB: min or low protects, max does not.
 start_daemon() {
 	cat >"$dir/kvd.conf" <<-EOF
 		[kvd]
@@ -27,7 +27,7 @@ start_daemon() {
 		wmark_high = 150
 		[tenant kept]
 		uid = $keeper
-		$1 = ${protect}M
+		$1 = $2M
 		[tenant taken]
 		uid = $taker
 	EOF
@@ -72,17 +72,16 @@ keeps() {	# keeps WHEN
 		[ "$share" -ge 990 ]
 }
 
-start_three() {
+start_three() {	# start_three MIB: what the others take at least
 	start kept $keeper keep $prompts $pages
 	kept=$pid
-	verdict "the protected engine fills its cache" within 60 at_least kept steps $((2 * prompts))
+	verdict "the first engine fills its cache" within 60 at_least kept steps $((2 * prompts))
 	keeps "alone"
-	start one $taker take 48 40
+	start one $taker take $chats $most
 	one=$pid
-	start two $taker take 48 40
+	start two $taker take $chats $most
 	two=$pid
-	verdict "the others take what is left" within 60 charged_above $((48 - protect - 8))
-	keeps "next to them"
+	verdict "the others take what is left" within 60 charged_above "$1"
 }
 end_three() {
 	local e
@@ -96,8 +95,10 @@ end_three() {
 	done
 }
 
-start_daemon min
-start_three
+left=$((48 - protect - 8))
+start_daemon min $protect
+start_three $left
+keeps "next to them"
 
 for i in 1 2; do
 	verdict "their max goes down to $low MiB" set_max $low
@@ -124,14 +125,24 @@ verdict "kvd stops cleanly" stop_kvd
 
 # The same without the wall: low protects as long as the others have something above theirs, be it
 # mixed with what they use.
-start_daemon low
-start_three
-keeps "next to them, still"
+start_daemon low $protect
+start_three $left
+keeps "next to them"
+keeps "and still"
 verdict "their max goes down to $low MiB" set_max $low
 verdict "and their charge below it" within 60 charged_below $low
 verdict "their max goes up to $high MiB" set_max $high
 verdict "and they take it" within 60 charged_above $((high - 10))
 keeps "after that"
+end_three
+verdict "kvd stops cleanly" stop_kvd
+
+# And without protection: what kept the prompts above was the knob. The others want the whole pool.
+high=48 chats=64 most=60
+start_daemon max $high
+start_three 36
+loses() { rounds 1 && [ "$share" -lt 900 ]; }
+verdict "and it loses its prompts" within 60 loses
 end_three
 verdict "kvd stops cleanly" stop_kvd
 exit $bad

@@ -32,10 +32,18 @@ struct kv_attn {
 	const float *sinks;		/* [heads] or NULL */
 	const float *alibi;		/* [heads] or NULL */
 	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads], NULL: 1; MLA: k_scale[0] */
+	/* kv_attn_pages() on one context-parallel rank of dcp (0, 1: none): pages hold the tokens t
+	 * with t / dcp_interleave % dcp == dcp_rank only, close together; lengths are those of the
+	 * whole sequence. Exactly one rank may have the sinks; merge by lse: kv_attn_merge(). */
+	uint32_t dcp, dcp_rank, dcp_interleave;
 };
 
-/* A window group applies its window; -EINVAL if that reaches tokens the sequence has dropped. The
- * caller's thread computes; scratch is kept per thread and freed when it ends. [concurrent] */
+/* A window group applies its window; -EINVAL if that reaches tokens the sequence has dropped.
+ * Sequences whose leading pages are the same (forks, matched prefixes) are attended together over
+ * them: nothing needs to be told. Results are the same, to the bit, for a sequence alone or in any
+ * batch, shared or not, and for any number of threads. The caller's thread computes, and those of
+ * kv_threads_set() when there is enough to do; scratch is kept per thread and freed when it ends.
+ * [concurrent] */
 KV_API int kv_attn(struct kv_cache *, const struct kv_attn *);
 
 /* The same on page tables of the caller's own, for engines with block tables (page.h) and member
@@ -43,6 +51,38 @@ KV_API int kv_attn(struct kv_cache *, const struct kv_attn *);
  * seqs and lens of the struct are ignored. Pages wholly before a window may be 0. [concurrent] */
 KV_API int kv_attn_pages(struct kv_cache *, const struct kv_attn *, const uint64_t *const *pte,
 			 const uint32_t *lens);
+
+/* Threads of libkv's own that may help a call, the caller's included: 1 (the default) for none, 0
+ * for one on each CPU this process may run on; more CPUs than there are only if asked for. The
+ * environment's KV_THREADS is what holds until this is called. Workers start with the first call
+ * that wants them, sleep between calls, and serve one call at a time: another one at the same time
+ * is computed by its caller alone. Waits for a call that is running. [concurrent] */
+KV_API int kv_threads_set(uint32_t threads);
+
+/* A call as work items, for an engine with threads of its own:
+ *
+ *	if (kv_attn_plan(cache, &a, nr_threads, &plan))
+ *		...
+ *	on each thread:
+ *		while ((i = atomic_fetch_add(&next, 1)) < kv_attn_items(plan))
+ *			kv_attn_item(plan, i);
+ *	when all are done:
+ *		kv_attn_finish(plan);
+ *
+ * Items are of about equal cost, a few for each thread, in any order, each exactly once, at the
+ * same time on any threads [concurrent]. What the struct points to, the page tables and lengths of
+ * _pages(), and the sequences must stay as they are until kv_attn_finish(), which frees the plan;
+ * the struct itself is copied. out and lse are complete when finish returns 0; -EINVAL if items
+ * were not run. An item fails with -ENOMEM, and may be run again then. */
+struct kv_attn_plan;
+KV_API int kv_attn_plan(struct kv_cache *, const struct kv_attn *, uint32_t threads,
+			struct kv_attn_plan **out);
+KV_API int kv_attn_plan_pages(struct kv_cache *, const struct kv_attn *,
+			      const uint64_t *const *pte, const uint32_t *lens, uint32_t threads,
+			      struct kv_attn_plan **out);
+KV_API uint32_t kv_attn_items(const struct kv_attn_plan *);
+KV_API int kv_attn_item(struct kv_attn_plan *, uint32_t item);
+KV_API int kv_attn_finish(struct kv_attn_plan *);
 
 /* kv_seq_store() on a page table of the caller's own: n rows of one layer from token pos on. The
  * pages must be held by this engine (a leased page may fault). [concurrent] for different pages. */

@@ -5,7 +5,8 @@
  *             by attn_random(). attn_build() makes shuffled pages, each its own allocation, writes
  *             NaN everywhere and then only the rows some query sees; table entries of pages
  *             without such a row are wild addresses. attn_expect() runs an implementation on
- *             poisoned outputs and compares with float64.
+ *             poisoned outputs and compares with float64; attn_expect_plans() holds plans of the
+ *             call to the same bits.
  * Ownership:  attn_build() allocates, attn_free() frees.
  */
 #ifndef ATTN_CASE_H
@@ -21,6 +22,7 @@
 #include <cmocka.h>
 
 #include "kern_num.h"
+#include "kern_plan.h"
 #include "kernels.h"
 
 #define ATTN_MAX_BATCH 8
@@ -519,10 +521,76 @@ static inline void attn_expect(const struct attn_case *c, enum kern_impl impl)
 	for (enum kern_impl impl = KERN_GENERIC; impl < KERN_NR_IMPL; impl++) \
 		if (kern_impl_usable(impl))
 
+/* Runs a plan's items, last one first or in an order drawn from seed. Returns how many segments
+ * are shared. */
+static inline uint32_t attn_run_plan(const struct kern_attn *at, enum kern_impl impl,
+				     uint32_t workers, uint64_t seed)
+{
+	size_t bytes = kern_attn_scratch(at, impl), plan_bytes = kern_plan_bytes(at, workers);
+	void *scratch = attn_alloc(bytes), *mem = attn_alloc(plan_bytes), *partials;
+	uint32_t i, j, shared, *order;
+	struct kern_plan *plan;
+
+	memset(scratch, 0xff, bytes);
+	memset(mem, 0xff, plan_bytes);
+	assert_int_equal(kern_plan_make(at, impl, workers, mem, &plan), 0);
+	partials = attn_alloc(plan->partial_bytes);
+	memset(partials, 0xff, plan->partial_bytes);
+	kern_plan_partials(plan, at, partials);
+	order = malloc((plan->nr_items + 1) * sizeof(*order));
+	for (i = 0; i < plan->nr_items; i++)
+		order[i] = plan->nr_items - 1 - i;
+	for (i = plan->nr_items; seed && i > 1; i--) {
+		uint32_t o = order[i - 1];
+
+		j = attn_below(&seed, i);
+		order[i - 1] = order[j];
+		order[j] = o;
+	}
+	for (i = 0; i < plan->nr_items; i++)
+		kern_plan_item(plan, at, order[i], scratch);
+	shared = plan->nr_shared;
+	free(order);
+	free(partials);
+	free(mem);
+	free(scratch);
+	return shared;
+}
+
+/* Planned for any number of threads and run in any order, a call gives the bits of kern_attn(). */
+static inline void attn_expect_plans(const struct attn_case *c, enum kern_impl impl)
+{
+	static const uint32_t workers[] = {1, 2, 7, 300};
+	size_t size = c->out_elems * 4;
+	void *out = malloc(size + 1), *lse = malloc(c->out_rows * 4 + 1);
+	uint32_t i;
+
+	memset(c->out, ATTN_POISON, size);
+	memset(c->lse, ATTN_POISON, c->out_rows * 4);
+	assert_int_equal(attn_run(&c->at, impl), 0);
+	memcpy(out, c->out, size);
+	memcpy(lse, c->lse, c->out_rows * 4);
+	for (i = 0; i < sizeof(workers) / sizeof(*workers); i++) {
+		memset(c->out, ATTN_POISON, size);
+		memset(c->lse, ATTN_POISON, c->out_rows * 4);
+		attn_run_plan(&c->at, impl, workers[i], i & 1 ? c->seed : 0);
+		if (memcmp(out, c->out, size) || memcmp(lse, c->lse, c->out_rows * 4)) {
+			attn_describe(c, impl);
+			fail_msg("planned for %u threads, the bits differ", workers[i]);
+		}
+	}
+	free(out);
+	free(lse);
+}
+
 static inline void attn_check_all(struct attn_case c)
 {
 	attn_build(&c);
-	attn_for_each_impl(impl) attn_expect(&c, impl);
+	attn_for_each_impl(impl)
+	{
+		attn_expect(&c, impl);
+		attn_expect_plans(&c, impl);
+	}
 	attn_free(&c);
 }
 

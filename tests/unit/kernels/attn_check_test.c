@@ -171,6 +171,8 @@ static void calls_rejected(void **state)
 	REJECTED(good, scale = NAN);
 	REJECTED(good, scale = INFINITY);
 	REJECTED(good, softcap = -1);
+	REJECTED(good, dcp = 2);
+	REJECTED(good, dcp = 2; at.dcp_interleave = 1; at.dcp_rank = 2);
 	REJECTED(good, softcap = NAN);
 	REJECTED(good, out_stride_head = 7);
 	REJECTED(good, q_len = 2);

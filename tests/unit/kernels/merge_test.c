@@ -4,6 +4,8 @@
 
 #include <errno.h>
 
+#include "kern_impl.h"
+
 #define DIM 8
 
 static void fill(float *row, float f)
@@ -170,12 +172,180 @@ static void split_against_unsplit(void **state)
 	attn_free(&c);
 }
 
+/* ---- context-parallel shards ---- */
+
+struct shard {
+	uint64_t *pte[ATTN_MAX_BATCH];
+	float *out, *lse;
+};
+
+/* What a rank holds: the tokens t with t / run % ranks == rank, close together in pages of its own
+ * that hold NaN elsewhere. */
+static void build_shard(const struct attn_case *c, struct shard *s, uint32_t ranks, uint32_t rank,
+			uint32_t run)
+{
+	float *k = malloc(c->kv_heads * c->dk * 4), *v = malloc(c->kv_heads * c->dv * 4);
+	uint32_t seq, t, n, lo, hi;
+
+	for (seq = 0; seq < c->batch; seq++) {
+		s->pte[seq] = calloc(c->len[seq] / c->page_tokens + 1, sizeof(uint64_t));
+		attn_seen(c, seq, &lo, &hi);
+		for (t = n = 0; t < hi; t++) {
+			uint64_t *page = &s->pte[seq][n / c->page_tokens];
+
+			if (t / run % ranks != rank)
+				continue;
+			if (t >= lo && !*page) {
+				*page = (uintptr_t)attn_alloc(c->page_bytes);
+				memset((void *)(uintptr_t)*page, 0xff, c->page_bytes);
+			}
+			if (t >= lo) {
+				attn_load(&c->at.view, c->pte[seq], t, 1, k, v);
+				attn_store(&c->at.view, s->pte[seq], n, 1, k, v);
+			}
+			n++;
+		}
+	}
+	free(k);
+	free(v);
+}
+
+static void free_shard(const struct attn_case *c, struct shard *s)
+{
+	uint32_t seq, page;
+
+	for (seq = 0; seq < c->batch; seq++) {
+		for (page = 0; page <= c->len[seq] / c->page_tokens; page++)
+			free((void *)(uintptr_t)s->pte[seq][page]);
+		free(s->pte[seq]);
+	}
+	free(s->out);
+	free(s->lse);
+}
+
+/* Each rank on its own, planned or not; merged they are the whole. */
+static void run_shards(struct attn_case *c, enum kern_impl impl, struct shard *s, uint32_t ranks,
+		       uint32_t run)
+{
+	const float *out[8], *lse[8];
+	uint32_t i;
+
+	for (i = 0; i < ranks; i++) {
+		struct kern_attn at = c->at;
+
+		at.dcp = ranks;
+		at.dcp_rank = i;
+		at.dcp_interleave = run;
+		at.pte = (const uint64_t *const *)s[i].pte;
+		at.sinks = i + 1 < ranks ? NULL : c->at.sinks;
+		at.out = s[i].out;
+		at.lse = s[i].lse;
+		memset(s[i].out, ATTN_POISON, c->out_elems * 4);
+		memset(s[i].lse, ATTN_POISON, c->out_rows * 4);
+		if (i & 1)
+			assert_int_equal(attn_run(&at, impl), 0);
+		else
+			attn_run_plan(&at, impl, 3, run);
+		out[i] = s[i].out;
+		lse[i] = s[i].lse;
+	}
+	kern_merge(c->out, c->lse, out, lse, ranks, c->out_rows, kern_out_width(&c->at.view));
+	for (i = 0; i < c->out_rows; i++)
+		assert_true(attn_lse_near(c->lse[i], c->ref_lse[i]));
+	for (i = 0; i < c->out_rows * kern_out_width(&c->at.view); i++)
+		assert_float_equal(((float *)c->out)[i], c->ref_out[i], 4e-6);
+}
+
+static void check_shards(struct attn_case c, uint32_t ranks, uint32_t run)
+{
+	struct shard s[8] = {0};
+	uint32_t i, width;
+
+	attn_build(&c);
+	/* [seq][tok][head], as kern_merge and lse have it */
+	width = kern_out_width(&c.at.view);
+	c.at.out_stride_head = width;
+	c.at.out_stride_tok = c.at.heads * width;
+	c.at.out_stride_seq = c.q_len * c.at.out_stride_tok;
+	free(c.ref_out);
+	free(c.ref_lse);
+	attn_reference(&c);
+	for (i = 0; i < ranks; i++) {
+		build_shard(&c, &s[i], ranks, i, run);
+		s[i].out = malloc(c.out_elems * 4);
+		s[i].lse = malloc(c.out_rows * 4);
+	}
+	for (enum kern_impl impl = KERN_REF; impl < KERN_NR_IMPL; impl++)
+		if (kern_impl_usable(impl))
+			run_shards(&c, impl, s, ranks, run);
+	for (i = 0; i < ranks; i++)
+		free_shard(&c, &s[i]);
+	attn_free(&c);
+}
+
+/* Lengths that leave ranks without a token, windows that begin in any rank's run. */
+static void shards_against_whole(void **state)
+{
+	static const uint32_t runs[] = {1, 16, 64};
+	uint32_t ranks, i;
+
+	(void)state;
+	for (ranks = 2; ranks <= 4; ranks++)
+		for (i = 0; i < 3; i++) {
+			struct attn_case c = {.batch = 5,
+					      .len = {4600, 3, 0, 130, 64},
+					      .dtype = KERN_F32,
+					      .q_len = 1 + 2 * (i & 1),
+					      .kv_heads = 2,
+					      .group = 2,
+					      .dk = 16,
+					      .sinks = i != 1,
+					      .alibi = i == 2,
+					      .seed = 20 + i};
+
+			check_shards(c, ranks, runs[i]);
+			c.window = 61;
+			c.page_tokens = 24;
+			check_shards(c, ranks, runs[i]);
+			c.kind = KERN_MLA;
+			c.kv_heads = 1;
+			c.window = 0;
+			c.starts = true;
+			c.start[0] = 1000;
+			c.start[3] = 129;
+			check_shards(c, ranks, runs[i]);
+		}
+}
+
+/* The shard of a position and back, and counts, by definition. */
+static void positions_of_shards(void **state)
+{
+	struct kern_attn at = {.dcp = 3, .dcp_interleave = 5};
+	uint32_t t, n;
+
+	(void)state;
+	for (at.dcp_rank = 0; at.dcp_rank < 3; at.dcp_rank++)
+		for (t = n = 0; t < 200; t++) {
+			assert_int_equal(kern_local(&at, t), n);
+			if (t / 5 % 3 == at.dcp_rank)
+				assert_int_equal(kern_position(&at, n++), t);
+		}
+	at.dcp_interleave = 1u << 31;
+	assert_int_equal(kern_local(&at, UINT32_MAX), 0);
+	at.dcp_rank = 1;
+	assert_int_equal(kern_local(&at, UINT32_MAX), (1u << 31) - 1);
+	at.dcp = 0;
+	assert_int_equal(kern_local(&at, 77), 77);
+	assert_int_equal(kern_position(&at, 77), 77);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(two_parts),	       cmocka_unit_test(one_side_empty),
 		cmocka_unit_test(both_sides_empty),    cmocka_unit_test(into_the_first_part),
 		cmocka_unit_test(far_apart_and_large), cmocka_unit_test(split_against_unsplit),
+		cmocka_unit_test(shards_against_whole),  cmocka_unit_test(positions_of_shards),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -705,16 +705,19 @@ static void no_threads(void **state)
 	}
 	get = (int (*)(void))dlsym(openmp, "omp_get_max_threads");
 	set = (void (*)(int))dlsym(openmp, "omp_set_num_threads");
+	set(1);
+	layer_open(&l, &m, &how);
 	set(5);
 	before = threads();
-	layer_open(&l, &m, &how);
+	kv_mla_destroy(l.mla);
+	make_mla(&l, &m, &how);
 	free(feed(&l, &m, 1, &h, 8, 0, NULL));
 	assert_int_equal(threads(), before);
 	assert_int_equal(get(), 5);
+	layer_close(&l);
 	dlclose(openmp);
 	free((void *)h);
 	ref_free(&m);
-	layer_close(&l);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */

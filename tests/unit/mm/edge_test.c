@@ -280,6 +280,43 @@ static void a_commit_that_fails_half_way_leaves_no_key(void **state)
 	mmt_fini(&s);
 }
 
+static void a_key_belongs_to_its_page_of_the_whole_chain(void **state)
+{
+	struct mm_page_key key = { .page = 2, .digest = { 7 } };
+	uint32_t lease = mmt_chain(&t, e1, c1, 0, 1);
+	uint64_t ids[2];
+
+	(void)state;
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 2, ids), 0);
+	assert_int_equal(mmt_commit_keys(&t, e1, c1, 0, lease, mmt_tokens(MMT_PT), 2 * MMT_PT, ids,
+					 2, &key, 1), 0);
+	assert_int_equal(mmt_lookup(&t, e1, c1, 0, mmt_tokens(0), 3 * MMT_PT), 0);
+	assert_int_equal(t.rp.nr_pages, 2);
+	assert_int_equal(mmt_lookup_keys(&t, e1, c1, 0, mmt_tokens(0), 3 * MMT_PT, &key, 1), 0);
+	assert_int_equal(t.rp.nr_pages, 3);
+}
+
+/* Pages that are cached already need no new node. */
+static void a_commit_of_what_is_cached_evicts_nothing(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	uint64_t ids[3];
+
+	(void)state;
+	cfg.max_nodes = 6;
+	mmt_fini(&t);
+	mmt_init(&t, &cfg);
+	assert_int_equal(mmt_attach(&t, 1, &e1, &m1), 0);
+	assert_int_equal(mmt_open(&t, e1, &d, &c1), 0);
+	assert_int_equal(mmt_unlease(&t, e1, mmt_chain(&t, e1, c1, 0, 2)), 0);
+	assert_int_equal(mmt_unlease(&t, e1, mmt_chain(&t, e1, c1, 500, 3)), 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3, ids), 0);
+	assert_int_equal(mmt_commit(&t, e1, c1, 0, mmt_tokens(0), 3 * MMT_PT, ids), 0);
+	assert_int_equal(mm_vmstat(t.mm)->pages_evict, 0);
+	assert_int_equal(t.mm->nodes.nr_used, 6);
+}
+
 /* Three engines, one cache of a window and a full group; what the first wrote is the others' by
  * halves. */
 static void a_page_whose_window_goes_is_evicted_where_the_rest_lies(void **state)
@@ -425,6 +462,8 @@ int main(void)
 		T(a_wait_for_one_device_does_not_bar_another),
 		cmocka_unit_test(slots_on_their_way_back_are_not_taken_again),
 		cmocka_unit_test(a_commit_that_fails_half_way_leaves_no_key),
+		T(a_key_belongs_to_its_page_of_the_whole_chain),
+		T(a_commit_of_what_is_cached_evicts_nothing),
 		T(a_page_whose_window_goes_is_evicted_where_the_rest_lies),
 		T(pages_of_nothing_but_a_window_leave_no_node),
 		T(siblings_that_come_in_order_make_no_list),

@@ -616,6 +616,46 @@ static void who_has_cached_pages_leaves_the_low_watermark_alone(void **state)
 	mmt_fini(&t);
 }
 
+/* A busy engine does not leave to another for ever what is colder than its own. */
+static void who_is_idle_gives_up_what_is_colder(void **state)
+{
+	(void)state;
+	start(8, 2, 2);
+	for (uint32_t i = 0; i < 3; i++)
+		cached(e1, c1, i * 200);
+	for (uint32_t i = 0; i < 3; i++)
+		cached(e2, c2, i * 200);
+	settle();
+	assert_int_equal(charge(1), 3);
+	for (uint32_t i = 3; i < 15; i++) {
+		cached(e2, c2, i * 200);
+		settle();
+	}
+	assert_int_equal(charge(1), 0);
+	assert_int_equal(charge(2), 6);
+	mmt_fini(&t);
+}
+
+static void who_uses_its_pages_keeps_them(void **state)
+{
+	(void)state;
+	start(8, 2, 2);
+	for (uint32_t i = 0; i < 3; i++)
+		cached(e1, c1, i * 200);
+	for (uint32_t i = 0; i < 3; i++)
+		cached(e2, c2, i * 200);
+	for (uint32_t i = 3; i < 15; i++) {
+		for (uint32_t k = 0; k < 3; k++)
+			assert_int_equal(found(e1, c1, k * 200), PAGES);
+		cached(e2, c2, i * 200);
+		settle();
+	}
+	assert_int_equal(charge(1), 3);
+	assert_int_equal(charge(2), 3);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_background, 0);
+	mmt_fini(&t);
+}
+
 static void what_is_owed_to_a_tenant_is_new_memory_below_low_too(void **state)
 {
 	struct mm_cache_desc d = mmt_desc(1);
@@ -879,6 +919,8 @@ int main(void)
 		cmocka_unit_test(content_used_while_it_is_taken_stays),
 		cmocka_unit_test(background_steps_keep_to_the_budget),
 		cmocka_unit_test(who_has_cached_pages_leaves_the_low_watermark_alone),
+		cmocka_unit_test(who_is_idle_gives_up_what_is_colder),
+		cmocka_unit_test(who_uses_its_pages_keeps_them),
 		cmocka_unit_test(what_is_owed_to_a_tenant_is_new_memory_below_low_too),
 		cmocka_unit_test(half_empty_extents_are_packed_when_nothing_cheaper_is_left),
 		cmocka_unit_test(tenant_below_low_is_spared_while_another_has_something),
