@@ -62,7 +62,7 @@ VEC_INLINE void vec_sum4(const vec *v, float *out)
 		      _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)));
 }
 
-/* Moved up by 7 bits, e4m3 is a half of 2^-8 its value, subnormals included; only NaN is not one. */
+/* Moved up by 7 bits, e4m3 is a half of 2^-8 its value, subnormals included; NaN alone is not. */
 VEC_INLINE void f8_load2(const char *p, vec *x)
 {
 	__m256i e = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
