@@ -70,7 +70,7 @@ $(eval $(call module,main,kvd/main.c,-Ikvd -Iipc))
 $(eval $(call module,common,$(COMMON_SRCS),-Itools/common -Ilibkv/include -Iipc))
 $(eval $(call module,kvctl,$(wildcard tools/kvctl/*.c),-Itools/common -Ilibkv/include -Iipc))
 $(eval $(call module,kvgen,$(wildcard tools/kvgen/*.c),-Itools/common -Ilibkv/include))
-$(eval $(call module,kvbench,$(wildcard tools/kvbench/*.c),-Itools/common -Ilibkv/include -Iipc -Ikvd/mm))
+$(eval $(call module,kvbench,$(wildcard tools/kvbench/*.c),-Itools/common -Ilibkv/include -Iipc -Ikvd/mm -Ikernels))
 
 $(eval $(call module,kvreplay,$(wildcard tools/kvreplay/*.c),-Itools/common -Ikvd/mm))
 
@@ -135,7 +135,7 @@ $(BUILD)/kvctl: $(kvctl_OBJS) $(BUILD)/lib/common.a $(BUILD)/libkv.so
 $(BUILD)/kvgen: $(kvgen_OBJS) $(BUILD)/lib/common.a $(BUILD)/libkv.so
 	$(call say,LD,$@)
 	$(TOOL_LINK)
-$(BUILD)/kvbench: $(kvbench_OBJS) $(BUILD)/lib/common.a $(BUILD)/lib/mm.a $(BUILD)/libkv.so
+$(BUILD)/kvbench: $(kvbench_OBJS) $(BUILD)/lib/common.a $(BUILD)/lib/mm.a $(BUILD)/lib/kernels.a $(BUILD)/libkv.so
 	$(call say,LD,$@)
 	$(TOOL_LINK)
 
@@ -190,6 +190,8 @@ $(call module_objs,$(wildcard tests/unit/kvgen/*.c)): \
 	INCS := -Itools/kvgen -Itools/common -Ilibkv/include -Itests/unit
 $(call module_objs,$(wildcard tests/unit/kvreplay/*.c)): \
 	INCS := -Itools/kvreplay -Itools/common -Ikvd/mm -Itests/unit
+$(call module_objs,$(wildcard tests/unit/kvbench/*.c)): \
+	INCS := -Itools/kvbench -Ilibkv/include -Ikernels -Itests/unit
 $(call module_objs,$(wildcard tests/unit/tools/*.c)): \
 	INCS := -Itools/common -Ilibkv/include -Iipc -Itests/unit
 
@@ -214,6 +216,8 @@ $(BUILD)/tests/kvgen/%: $(BUILD)/obj/tests/unit/kvgen/%.o $(BUILD)/lib/kvgen.a $
 	$(call TEST_LINK,$(LIBKV_LIBS) -ljansson)
 $(BUILD)/tests/kvreplay/%: $(BUILD)/obj/tests/unit/kvreplay/%.o $(BUILD)/lib/kvreplay.a $(call libs,common mm)
 	$(call TEST_LINK,-ljansson -lm)
+$(BUILD)/tests/kvbench/%: $(BUILD)/obj/tests/unit/kvbench/%.o $(call module_objs,tools/kvbench/attn_shape.c) $(LIBKV_A)
+	$(call TEST_LINK,$(LIBKV_LIBS))
 $(BUILD)/tests/tools/%: $(BUILD)/obj/tests/unit/tools/%.o $(LIBKV_A) $(BUILD)/lib/common.a
 	$(call TEST_LINK,$(LIBKV_LIBS) -ljansson)
 

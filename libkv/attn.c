@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include <kv/rope.h>
-
 #include "attn_impl.h"
 #include "scratch.h"
 #include "seq_impl.h"
@@ -79,11 +78,11 @@ int attn_fill(const struct kv_cache *c, const struct kv_attn *a, struct kern_att
 		k->window = c->group[a->group].window_tokens;
 	k->sinks = a->sinks;
 	k->alibi = a->alibi;
-	k->k_scale = a->k_scale;
-	k->v_scale = a->v_scale;
 	k->dcp = a->dcp;
 	k->dcp_rank = a->dcp_rank;
 	k->dcp_interleave = a->dcp_interleave;
+	k->k_scale = a->k_scale;
+	k->v_scale = a->v_scale;
 	return 0;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* gemm - contract in gemm.h */
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #include "blas.h"
 #include "err.h"
 #include "gemm.h"
+#include "scratch.h"
+#include "threads.h"
 
 #define BLOCK_BYTES (1u << 20) /* stays in a core's second cache while all rows go through it */
 #define BLOCK_STEP  64u	       /* outputs: the BLAS pads its packed weights to so many */
@@ -139,6 +142,11 @@ static void cut(struct gemm *g)
 	g->tail_n = g->n - (g->group_blocks - 1) * g->block_n;
 }
 
+static uint32_t nr_items(const struct gemm *g)
+{
+	return g->groups * g->group_blocks;
+}
+
 static uint32_t kind_n(const struct gemm *g, int kind)
 {
 	return kind == BODY ? g->block_n : g->tail_n;
@@ -243,7 +251,7 @@ static void copy_block(const struct gemm *g, const struct gemm_weights *w, const
 
 static int load_weights(struct gemm *g, const struct gemm_weights *w)
 {
-	uint32_t items = gemm_items(g), i, size = kv_dtype_bytes(g->dtype);
+	uint32_t items = nr_items(g), i, size = kv_dtype_bytes(g->dtype);
 	int err;
 
 	g->block_bytes = align64(g->widen ? (size_t)g->block_n * g->k * size
@@ -314,7 +322,7 @@ void gemm_destroy(struct gemm *g)
 
 uint64_t gemm_bytes(const struct gemm *g)
 {
-	return (uint64_t)g->block_bytes * gemm_items(g);
+	return (uint64_t)g->block_bytes * nr_items(g);
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
@@ -338,14 +346,14 @@ static uint32_t padded_rows(const struct gemm *g, uint32_t rows)
 	return at;
 }
 
-size_t gemm_load_bytes(const struct gemm *g, uint32_t rows)
+size_t gemm_scratch_bytes(const struct gemm *g, uint32_t rows)
 {
 	return align64((size_t)g->groups * padded_rows(g, rows) * g->k *
 		       kv_dtype_bytes(in_dtype(g)));
 }
 
 /* Padding is zero: what it held before could be NaN, which is slow though it is never read back. */
-void gemm_load(const struct gemm *g, uint32_t rows, const struct gemm_rows *x, void *in)
+static void load_rows(const struct gemm *g, uint32_t rows, const struct gemm_rows *x, void *in)
 {
 	uint32_t padded = padded_rows(g, rows), group, row, dtype = in_dtype(g);
 	size_t size = kv_dtype_bytes(dtype), bytes = g->k * size;
@@ -363,17 +371,12 @@ void gemm_load(const struct gemm *g, uint32_t rows, const struct gemm_rows *x, v
 	}
 }
 
-uint32_t gemm_items(const struct gemm *g)
-{
-	return g->groups * g->group_blocks;
-}
-
 static size_t tile_bytes(const struct gemm *g)
 {
 	return align64((size_t)GEMM_MAX_TILE * g->block_n * sizeof(float));
 }
 
-size_t gemm_item_bytes(const struct gemm *g)
+static size_t item_bytes(const struct gemm *g)
 {
 	size_t wide = g->widen ? align64((size_t)g->block_n * g->k * sizeof(float)) : 0;
 
@@ -394,49 +397,67 @@ static void put_tile(const struct gemm_rows *y, uint32_t group, uint32_t row, ui
 	}
 }
 
-int gemm_item(const struct gemm *g, uint32_t item, uint32_t rows, const void *in,
-	      const struct gemm_rows *y, void *scratch)
-{
-	uint32_t group = item / g->group_blocks, col = item % g->group_blocks * g->block_n;
-	int kind = kind_of(g, item), err = 0;
-	size_t row_bytes = (size_t)g->k * kv_dtype_bytes(in_dtype(g));
-	const char *x = (const char *)in + group * padded_rows(g, rows) * row_bytes;
-	const void *w = g->data + item * g->block_bytes;
-	char *blas = (char *)scratch + tile_bytes(g);
-	uint32_t done, n = kind_n(g, kind);
+struct job {
+	const struct gemm *g;
+	uint32_t rows;
+	const void *in;
+	const struct gemm_rows *y;
+	_Atomic int err;
+};
 
+static int run_item(const struct job *j, uint32_t item)
+{
+	const struct gemm *g = j->g;
+	uint32_t group = item / g->group_blocks, col = item % g->group_blocks * g->block_n;
+	int kind = kind_of(g, item), err;
+	size_t row_bytes = (size_t)g->k * kv_dtype_bytes(in_dtype(g));
+	const char *x = (const char *)j->in + group * padded_rows(g, j->rows) * row_bytes;
+	const void *w = g->data + item * g->block_bytes;
+	uint32_t done, n = kind_n(g, kind);
+	void *tile, *blas;
+
+	err = scratch_get(SCRATCH_GEMM, item_bytes(g), &tile);
+	if (err)
+		return err;
+	blas = (char *)tile + tile_bytes(g);
 	if (g->widen) {
-		float *wide = (float *)(blas + g->blas_scratch);
+		float *wide = (float *)((char *)blas + g->blas_scratch);
 
 		widen(wide, w, (size_t)n * g->k);
 		w = wide;
 	}
-	for (done = 0; done < rows && !err;) {
-		uint32_t size = tile_for(g, rows - done), tile = g->size[size];
-		uint32_t real = rows - done < tile ? rows - done : tile;
+	for (done = 0; done < j->rows && !err;) {
+		uint32_t size = tile_for(g, j->rows - done), rows = g->size[size];
+		uint32_t real = j->rows - done < rows ? j->rows - done : rows;
 
-		err = blas_run(g->mm[kind][size], x + done * row_bytes, w, scratch, blas);
+		err = blas_run(g->mm[kind][size], x + done * row_bytes, w, tile, blas);
 		if (!err)
-			put_tile(y, group, done, col, scratch, real, n);
-		done += tile;
+			put_tile(j->y, group, done, col, tile, real, n);
+		done += rows;
 	}
 	return err;
 }
 
-size_t gemm_scratch_bytes(const struct gemm *g, uint32_t rows)
+static void run_one(void *ctx, uint32_t item)
 {
-	return gemm_load_bytes(g, rows) + gemm_item_bytes(g);
+	struct job *j = ctx;
+	int err = run_item(j, item);
+
+	if (err)
+		atomic_store(&j->err, err);
 }
 
 int gemm_run(const struct gemm *g, uint32_t rows, const struct gemm_rows *x,
 	     const struct gemm_rows *y, void *scratch)
 {
-	void *item = (char *)scratch + gemm_load_bytes(g, rows);
-	uint32_t i;
-	int err = 0;
+	struct job j = {.g = g, .rows = rows, .in = scratch, .y = y};
+	int threads = threads_limit(), err;
 
-	gemm_load(g, rows, x, scratch);
-	for (i = 0; i < gemm_items(g) && !err; i++)
-		err = gemm_item(g, i, rows, scratch, y, item);
-	return err;
+	if (threads < 0)
+		return threads;
+	load_rows(g, rows, x, scratch);
+	threads_run(run_one, &j, nr_items(g), (uint32_t)threads);
+	err = atomic_load(&j.err);
+	/* the text of another thread is not this one's */
+	return err ? err_set(err, "a product of %u rows failed: %s", rows, strerror(-err)) : 0;
 }

@@ -4,15 +4,15 @@
  * Model:      y[row][group][n] = sum_k x[row][group][k] * w[group][n][k]. groups is 1 for a plain
  *             layer; a group is a head where every head has a matrix of its own. The outputs of a
  *             group are cut into equal blocks of about 1 MiB of weights: an item, the unit that
- *             threads may share. Rows go through a block in tiles of a few fixed sizes, padded,
+ *             threads share. Rows go through a block in tiles of a few fixed sizes, padded,
  *             so the products the BLAS must know are made once, by gemm_create().
  *             bf16 weights meet inputs rounded to bf16 where the CPU multiplies those; elsewhere a
  *             block is widened when it is used.
  * Invariants: blocks do not depend on the number of threads, and with row_tile tiles do not depend
  *             on the number of rows: then y is the same to the bit.
- * Ownership:  a gemm owns its copy of the weights and is read only; all scratch is the caller's,
+ * Ownership:  a gemm owns its copy of the weights and is read only; scratch is the caller's and
  *             64-byte aligned.
- * Context:    any thread; items of one job and jobs of one gemm may run at once.
+ * Context:    any thread; a gemm by several at once.
  * Units:      strides in elements.
  * Errors:     blas.h's, -ENOMEM
  */
@@ -45,19 +45,11 @@ int gemm_create(const struct gemm_weights *, struct gemm **);
 void gemm_destroy(struct gemm *); /* NULL is allowed */
 uint64_t gemm_bytes(const struct gemm *);
 
-/* The whole job on the calling thread. */
+/* On the calling thread and those of libkv's own that are free (threads.h). scratch is
+ * gemm_scratch_bytes(); what an item needs is its thread's (scratch.h). */
 size_t gemm_scratch_bytes(const struct gemm *, uint32_t rows);
 int gemm_run(const struct gemm *, uint32_t rows, const struct gemm_rows *x,
 	     const struct gemm_rows *y, void *scratch);
-
-/* The same in parts: load once, then every item in any order, then y is complete. in is
- * gemm_load_bytes(), scratch of an item gemm_item_bytes(). */
-size_t gemm_load_bytes(const struct gemm *, uint32_t rows);
-void gemm_load(const struct gemm *, uint32_t rows, const struct gemm_rows *x, void *in);
-uint32_t gemm_items(const struct gemm *);
-size_t gemm_item_bytes(const struct gemm *);
-int gemm_item(const struct gemm *, uint32_t item, uint32_t rows, const void *in,
-	      const struct gemm_rows *y, void *scratch);
 
 /* n elements between fp32 and bf16; rounds to nearest even, NaN stays NaN. */
 void gemm_convert(uint32_t to_dtype, void *to, uint32_t from_dtype, const void *from, size_t n);

@@ -11,7 +11,14 @@
 
 #include <stddef.h>
 
-enum scratch_kind { SCRATCH_KERNEL, SCRATCH_TABLE, SCRATCH_PLAN, SCRATCH_PARTIALS, NR_SCRATCH };
+enum scratch_kind {
+	SCRATCH_KERNEL,
+	SCRATCH_TABLE,
+	SCRATCH_PLAN,
+	SCRATCH_PARTIALS,
+	SCRATCH_GEMM,
+	NR_SCRATCH,
+};
 
 /* At least bytes of memory, 64-byte aligned; -ENOMEM with kv_error() set. */
 int scratch_get(enum scratch_kind kind, size_t bytes, void **mem);

@@ -32,9 +32,12 @@ verdict "layers: srv uses mm.h, io, ipc" "$(layer kvd/srv '"(mm/mm\.h|io/[a-z_]+
 verdict "layers: ipc stands alone" "$(layer ipc '"kv_[a-z]+\.h"')"
 verdict "layers: kernels stand alone" "$(layer kernels '"[a-z_0-9/]+\.(h|inc)"' ; grep -rnE '#include "(kv_|mm|io/|srv/)' kernels)"
 verdict "layers: libkv uses ipc and kernels" "$(layer libkv "<kv/[a-z]+\.h>|\"(kv_(abi|ring)\.h|kernels\.h|kern_plan\.h|$(own libkv | sed 's/kv\\.h|//'))\"")"
-verdict "layers: tools use libkv, ipc and tools/common" "$(layer tools "<kv/[a-z]+\.h>|\"(kv_(abi|ring|admin)\.h|mm\.h|$(own tools))\"")"
+verdict "layers: tools use libkv, ipc and tools/common" "$(layer tools "<kv/[a-z]+\.h>|\"(kv_(abi|ring|admin)\.h|mm\.h|kern(els|_num|_plan)\.h|$(own tools))\"")"
 verdict "layers: only kvbench, kvreplay and tests know mm outside kvd" \
 	"$(grep -rnE '#include "(mm/)?mm\.h"' tools kernels ipc libkv | grep -vE '^(tools/kvbench/|tools/kvreplay/|libkv/embed\.c)')"
+
+verdict "layers: only kvbench knows the kernels among the tools" \
+	"$(grep -rnE '#include "kern(els|_num|_plan)\.h"' tools | grep -v '^tools/kvbench/')"
 
 # mm calls nothing outside itself.
 nm -u "$build"/obj/kvd/mm/*.o 2>/dev/null | awk '/ U /{print $2}' | sort -u > /tmp/lint.$$
@@ -57,7 +60,7 @@ alone() {
 		tools/kvreplay/*) inc="-Itools/common -Itools/kvreplay -Ikvd/mm" ;;
 		libkv/include/*) inc=-Ilibkv/include ;;
 		libkv/*) inc="-Ilibkv -Ilibkv/include -Iipc -Ikernels" ;;
-		tools/kvbench/*) inc="-Itools/common -Itools/kvbench -Ilibkv/include -Iipc -Ikvd/mm" ;;
+		tools/kvbench/*) inc="-Itools/common -Itools/kvbench -Ilibkv/include -Iipc -Ikvd/mm -Ikernels" ;;
 		*) inc="-Itools/common -I$(dirname "$h") -Ilibkv/include -Iipc" ;;
 		esac
 		printf '#include "%s"\n' "$PWD/$h" |

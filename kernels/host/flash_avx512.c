@@ -2,8 +2,6 @@
 /* flash_avx512 - the host kernels for CPUs with AVX-512 F, BW, VL and DQ: one in fp32, one with the
  * bf16 products of AVX512-BF16 */
 #ifdef __x86_64__
-#include <immintrin.h>
-
 #include "vec_avx512.inc"
 
 #include "flash.inc"

@@ -69,5 +69,6 @@ int bench_prefix(struct bench_env *, struct bench *);
 int bench_session(struct bench_env *, struct bench *);
 int bench_idle(struct bench_env *, struct bench *);
 int bench_mm(struct bench_env *, struct bench *);
+int bench_attn(struct bench_env *, struct bench *);
 
 #endif

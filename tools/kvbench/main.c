@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "attn.h"
 #include "bench.h"
 #include "emit.h"
 
@@ -18,6 +19,7 @@ static const struct {
 } benches[] = {
 	{ "alloc", bench_alloc },     { "ring", bench_ring }, { "prefix", bench_prefix },
 	{ "session", bench_session }, { "idle", bench_idle }, { "mm", bench_mm },
+	{ "attn", bench_attn },
 };
 #define NR_BENCHES (sizeof(benches) / sizeof(benches[0]))
 
@@ -91,7 +93,8 @@ static void report_series(struct emit *e, const char *name, struct bench *b)
 		rows[i * 5 + 3].u = (uint64_t)(quantile(s->ns, s->nr, .9) + .5);
 		rows[i * 5 + 4].u = s->nr;
 	}
-	emit_table(e, name, cols, 5, rows, b->nr_series);
+	if (b->nr_series)
+		emit_table(e, name, cols, 5, rows, b->nr_series);
 }
 
 static void report_ratios(struct emit *e, const char *name, struct bench *b)
@@ -158,7 +161,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		a->which = arg;
 		return 0;
 	case ARGP_KEY_NO_ARGS:
-		argp_error(state, "which benchmark? alloc, ring, prefix, session, idle, mm or all");
+		argp_error(state, "which benchmark? kvbench --help names them");
 	}
 	return ARGP_ERR_UNKNOWN;
 }
@@ -180,9 +183,12 @@ static const char doc[] =
 	"  mm       the memory manager alone: instructions, cache lines and time of an\n"
 	"           operation from 10 thousand to 10 million pages; beside malloc and\n"
 	"           memcmp\n"
+	"  attn     decode attention beside the memory and the arithmetic of this machine;\n"
+	"           it has options of its own: kvbench attn --help\n"
 	"  all      every one of them\n\n"
 	"Examples:\n"
 	"  kvbench alloc\n"
+	"  kvbench attn --suite\n"
 	"  kvbench ring --connect unix:/run/kvd/kvd.sock --json\n";
 
 static int run_all(struct args *a, struct emit *e)
@@ -229,6 +235,8 @@ int main(int argc, char **argv)
 	ssize_t n;
 	int err;
 
+	if (argc > 1 && !strcmp(argv[1], "attn"))
+		return attn_main(argc - 1, argv + 1);
 	argp_err_exit_status = 2;
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
 	n = readlink("/proc/self/exe", self, sizeof(self) - 1);

@@ -31,11 +31,11 @@ struct kv_attn {
 	float softcap;			/* 0: none */
 	const float *sinks;		/* [heads] or NULL */
 	const float *alibi;		/* [heads] or NULL */
-	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads], NULL: 1; MLA: k_scale[0] */
 	/* kv_attn_pages() on one context-parallel rank of dcp (0, 1: none): pages hold the tokens t
 	 * with t / dcp_interleave % dcp == dcp_rank only, close together; lengths are those of the
 	 * whole sequence. Exactly one rank may have the sinks; merge by lse: kv_attn_merge(). */
 	uint32_t dcp, dcp_rank, dcp_interleave;
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads], NULL: 1; MLA: k_scale[0] */
 };
 
 /* A window group applies its window; -EINVAL if that reaches tokens the sequence has dropped.

@@ -8,8 +8,9 @@
  * (DeepSeek-V2, 2024.) Matrices are row-major [out][in], as checkpoints have them; vectors and
  * activations between them are fp32. With bf16 weights their inputs are rounded to bf16, sums are
  * fp32. Products are made by oneDNN, which is loaded by the first kv_mla_create(); without it that
- * call is -EOPNOTSUPP and nothing else changes. oneDNN runs on the calling thread only: neither its
- * nor OpenMP's number of threads is changed for the rest of the process.
+ * call is -EOPNOTSUPP and nothing else changes. A step computes on the calling thread and on those
+ * of kv_threads_set(), with the same result to the bit; oneDNN and OpenMP make no threads for it,
+ * and their settings stay what they are for the rest of the process.
  *
  * A rank of a tensor-parallel model passes its heads' slices of wq (wq_b), wkv_b and wo, and sums
  * out over the ranks; wq_a, wkv_a and the norms are whole.

@@ -673,6 +673,30 @@ static void concurrent(void **state)
 	layer_close(&l);
 }
 
+/* Blocks of products and of attention are the same whoever computes them. */
+static void threads_to_the_bit(void **state)
+{
+	struct how how = {.weights = KV_BF16, .cache = KV_BF16};
+	struct ref_model m = v3_model(16, 96);
+	const double *h = hidden_states(&m, 40, 5);
+	float *one, *three;
+	struct layer l;
+
+	(void)state;
+	layer_open(&l, &m, &how);
+	one = feed(&l, &m, 1, &h, 40, 0, NULL);
+	ok(kv_seq_truncate(l.seq[0], 0));
+	ok(kv_threads_set(3));
+	three = feed(&l, &m, 1, &h, 40, 0, NULL);
+	ok(kv_threads_set(1));
+	assert_memory_equal(one, three, 40 * m.hidden * sizeof(*one));
+	free(one);
+	free(three);
+	free((void *)h);
+	ref_free(&m);
+	layer_close(&l);
+}
+
 static uint32_t threads(void)
 {
 	DIR *d = opendir("/proc/self/task");
@@ -822,6 +846,7 @@ int main(void)
 		cmocka_unit_test(batch_to_the_bit),
 		cmocka_unit_test(pages_and_padding),
 		cmocka_unit_test(concurrent),
+		cmocka_unit_test(threads_to_the_bit),
 		cmocka_unit_test(no_threads),
 		cmocka_unit_test(bad_parameters),
 		cmocka_unit_test(bad_steps),
