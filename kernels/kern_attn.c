@@ -158,7 +158,12 @@ static uint32_t probe(void)
 	return found;
 }
 
-/* The last one that is fast for the call, or the only one. */
+static bool suits(const struct kern_ops *ops, const struct kern_attn *a)
+{
+	return ops->suits ? ops->suits(a) : ops->fast(a);
+}
+
+/* The last one that suits the call, or the only one. */
 static enum kern_impl resolve(const struct kern_attn *a, enum kern_impl impl)
 {
 	static _Atomic uint32_t found; /* 0: not probed; racing probes store the same value */
@@ -174,7 +179,7 @@ static enum kern_impl resolve(const struct kern_attn *a, enum kern_impl impl)
 	}
 	for (;; left ^= 1u << last) {
 		last = 31 - __builtin_clz(left);
-		if (left == 1u << last || impls[last].ops->fast(a))
+		if (left == 1u << last || suits(impls[last].ops, a))
 			return last;
 	}
 }

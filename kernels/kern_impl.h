@@ -63,6 +63,7 @@ struct kern_ops {
 	bool (*usable)(void);			/* does this CPU run it */
 	bool (*preferred)(void);		/* may KERN_AUTO be it; the last fast one is */
 	bool (*fast)(const struct kern_attn *); /* has it an instance for this call */
+	bool (*suits)(const struct kern_attn *); /* may KERN_AUTO be it here; NULL: where fast */
 	size_t (*scratch)(const struct kern_attn *); /* for any part */
 	void (*run)(const struct kern_attn *, const struct kern_part *, void *scratch);
 };

@@ -33,12 +33,6 @@
 #define AMX_WIDE 32u /* bf16 elements in a row of one */
 #define AMX_TILE 1024u /* its bytes */
 #define FEW_ROWS 16u   /* of a call, see there */
-#ifndef AMX_STEP
-#define AMX_STEP 64
-#endif
-#ifndef AMX_HINT
-#define AMX_HINT 2
-#endif
 
 static size_t extra_bytes(const struct kern_attn *at);
 
@@ -49,6 +43,16 @@ static size_t extra_bytes(const struct kern_attn *at);
 VEC_INLINE vec vec_max(vec a, vec b)
 {
 	return _mm512_max_ps(a, b);
+}
+
+VEC_INLINE float vec_sum(vec v)
+{
+	return _mm512_reduce_add_ps(v);
+}
+
+VEC_INLINE float vec_top(vec v)
+{
+	return _mm512_reduce_max_ps(v);
 }
 
 #include "flash.inc"
@@ -72,7 +76,7 @@ struct amx_rows {
 struct amx {
 	char *k;	/* [FLASH_TILE][padded k_width] bf16: rows that cannot be read in place */
 	char *v;	/* [step][16 columns][pair][16] pairs of bf16 */
-	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_rows() */
+	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_row() */
 	float *stage;	/* [16][ldacc]: rows of acc of which a neighbour must not be touched */
 };
 
@@ -155,7 +159,8 @@ VEC_INLINE void transpose(uint32_t *to, const char *from, size_t stride, uint32_
  *
  * Its rows are asked for all along the work on this one, a few lines at a time: a burst would wait
  * for memory. AHEAD parts of it are shared out: scores have the first, then softmax, then values.
- * In a lockstep tile they go row by row over the pages, so that more streams are open at once. */
+ * Keys and values in turn and, in a lockstep tile, row by row over the pages: that is eight streams
+ * for the hardware to run ahead in. */
 
 #define AHEAD		(2 * FLASH_TILE)
 #define AHEAD_SCORES	48u
@@ -164,29 +169,27 @@ VEC_INLINE void transpose(uint32_t *to, const char *from, size_t stride, uint32_
 VEC_INLINE void prefetch(const char *row, uint32_t from, uint32_t to)
 {
 	for (; from < to; from += 64)
-		__builtin_prefetch(row + from, 0, AMX_HINT);
+		__builtin_prefetch(row + from, 0, 2); /* to L2: two tiles fill L1 */
 }
 
-/* Parts [from, to): first the keys, then the values; MLA: halves of its rows. */
+/* Parts [from, to): keys and values in turn; MLA: halves of its rows. */
 VEC_INLINE void ahead(const struct flash *f, uint32_t from, uint32_t to)
 {
 	const struct flash_tile *next = f->next;
 	const bool mla = f->at->view.kind == KERN_MLA;
 	uint32_t part;
 
-	for (part = from; part < to; part++) {
-		uint32_t t = mla ? part / 2 : part % FLASH_TILE;
+	for (part = from; part < to && part / 2 < next->n; part++) {
+		uint32_t t = part / 2, half = part % 2;
 
-		if (t >= next->n)
-			continue;
 		if (!next->in_order)
 			t = t % FLASH_LANES * AMX_ROWS + t / FLASH_LANES;
 		if (mla)
-			prefetch(next->k[t], part % 2 * f->k_width, (part % 2 + 1) * f->k_width);
-		else if (part < FLASH_TILE)
-			prefetch(next->k[t], 0, f->k_width * 2);
-		else
+			prefetch(next->k[t], half * f->k_width, (half + 1) * f->k_width);
+		else if (half)
 			prefetch(next->v[t], 0, f->v_width * 2);
+		else
+			prefetch(next->k[t], 0, f->k_width * 2);
 	}
 }
 
@@ -236,7 +239,6 @@ static void begin(const struct flash *f)
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
 
 	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : f->rows);
-
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
 	for (b = 0; b < nr_blocks(f); b++)
@@ -758,180 +760,7 @@ static const struct flash_ops flash_amx = {
 	.unpack = unpack,
 };
 
-/* ---- few rows ----
- *
- * Reading is what takes time here, and packing V would be more work than what is done with it: it
- * is read in place, 16 tokens a tile. Its pairs are then neighbours in a row, of which weights of
- * (p, 0) pick the even columns and (0, p) the odd ones; acc is [16 even | 16 odd] until unpack().
- * Registers 4 to 7 have only as many rows as the block. The weights are computed row by row, since
- * down the columns most lanes would be idle.
- * What is taken here depends on the call only, never on how its rows were put into blocks. */
-
-static void few_scores(const struct flash *f)
-{
-	const uint32_t steps = f->ldq / AMX_WIDE;
-	uint32_t b, g, i;
-
-	for (g = 0; g < AMX_GROUPS; g += 2) {
-		const uint32_t half = AHEAD_SCORES / 2, from = g / 2 * half;
-		struct amx_rows k0, k1;
-
-		if (g * AMX_ROWS >= f->tile->n)
-			break;
-		k0 = key_rows(f, g);
-		k1 = (g + 1) * AMX_ROWS < f->tile->n ? key_rows(f, g + 1) : k0;
-		amx_barrier(f);
-		for (b = 0; b < nr_blocks(f); b++) {
-			const char *q = (const char *)packed_q(f, b);
-			float *s = block_scores(f, b) + (size_t)g * 256;
-
-			_tile_zero(0);
-			_tile_zero(1);
-			for (i = 0; i < steps; i++) {
-				if (!b)
-					ahead_share(f, from, from + half, 2 * i, 2 * steps);
-				_tile_loadd(3, q + i * AMX_TILE, 64);
-				_tile_loadd(2, k0.at + 64 * i, k0.stride);
-				_tile_dpbf16ps(0, 2, 3);
-				if (!b)
-					ahead_share(f, from, from + half, 2 * i + 1, 2 * steps);
-				_tile_loadd(2, k1.at + 64 * i, k1.stride);
-				_tile_dpbf16ps(1, 2, 3);
-			}
-			_tile_stored(0, s, 64);
-			_tile_stored(1, s + 256, 64);
-		}
-	}
-}
-
-/* The weights of one row: p is [group][even, odd][row][16]. Returns their sum. */
-VEC_INLINE float weigh_row(const struct amx_weigh *w, const float *s, uint32_t i, uint32_t *p)
-{
-	vec sum = vec_set(0), scale = w->scale, base = vec_set(w->base[i]);
-	uint32_t g;
-
-	VEC_UNROLL
-	for (g = 0; g < AMX_GROUPS; g++) {
-		vec x = vec_load(s + g * 256 + i * AMX_ROWS);
-		__mmask16 seen = (__mmask16)(w->seen >> g * AMX_ROWS);
-		__m512i pair;
-
-		x = _mm512_maskz_mov_ps(seen, exp2_floor(_mm512_fmsub_ps(x, scale, base)));
-		sum += x;
-		pair = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x));
-		_mm512_store_si512(p + g * 512 + i * AMX_ROWS, pair);
-		_mm512_store_si512(p + g * 512 + 256 + i * AMX_ROWS, _mm512_slli_epi32(pair, 16));
-	}
-	return _mm512_reduce_add_ps(sum);
-}
-
-static void few_softmax_block(const struct flash *f, uint32_t b, float scale, struct amx_weigh *w)
-{
-	float rows[AMX_ROWS * FLASH_TILE] __attribute__((aligned(64)));
-	float sum[AMX_ROWS] = {0};
-	uint32_t *p = scratch_of(f).p + (size_t)b * AMX_GROUPS * 512;
-	uint32_t nr = f->rows - b * AMX_ROWS < AMX_ROWS ? f->rows - b * AMX_ROWS : AMX_ROWS;
-	uint32_t g, i;
-
-	new_max(f, b, scale, w);
-	w->seen = (w->t1 < 64 ? 1ull << w->t1 : 0) - (1ull << w->t0);
-	for (g = 0; g < AMX_GROUPS; g++) {
-		if (!b)
-			ahead_share(f, AHEAD_SCORES, AHEAD_SOFTMAX, g, AMX_GROUPS);
-		transpose((uint32_t *)rows + g * 256,
-			  (const char *)(block_scores(f, b) + (size_t)g * 256), 64, (nr + 3) / 4);
-	}
-	for (i = 0; i < nr; i++) {
-		if (w->lanes >> i & 1) {
-			sum[i] = weigh_row(w, rows, i, p);
-			continue;
-		}
-		for (g = 0; g < 2 * AMX_GROUPS; g++)
-			memset(p + g * 256 + i * AMX_ROWS, 0, 64);
-	}
-	add_sum(f, b, w->lanes, vec_load(sum));
-}
-
-static void few_softmax(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
-{
-	softmax_by(f, r0, r1, t0, t1, few_softmax_block);
-}
-
-static void few_values_block(const struct flash *f, const struct amx_rows *v, float *acc,
-			     uint32_t b, uint32_t g0, uint32_t g1)
-{
-	const uint32_t *p = scratch_of(f).p + (size_t)b * AMX_GROUPS * 512;
-	const size_t stride = f->ldacc * sizeof(float);
-	uint32_t c, g;
-
-	for (c = 0; c < f->ldacc; c += AMX_WIDE) {
-		_tile_loadd(4, acc + c, stride);
-		_tile_loadd(5, acc + c + 16, stride);
-		for (g = g0; g < g1; g++) {
-			_tile_loadd(3, v[g].at + (size_t)c * 2, v[g].stride);
-			_tile_loadd(6, p + g * 512, 64);
-			_tile_dpbf16ps(4, 6, 3);
-			if (!b)
-				ahead_share(f, AHEAD_SOFTMAX, AHEAD, c / AMX_WIDE * AMX_GROUPS + g,
-					    f->ldacc / AMX_WIDE * AMX_GROUPS);
-			_tile_loadd(7, p + g * 512 + 256, 64);
-			_tile_dpbf16ps(5, 7, 3);
-		}
-		_tile_stored(4, acc + c, stride);
-		_tile_stored(5, acc + c + 16, stride);
-	}
-}
-
-static void few_values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
-{
-	const struct kern_view *view = &f->at->view;
-	uint32_t g0 = t0 / AMX_ROWS, g1 = (t1 + AMX_ROWS - 1) / AMX_ROWS, g, b;
-	struct amx_rows v[AMX_GROUPS];
-
-	for (g = g0; g < g1; g++)
-		v[g] = group_rows(f->tile->v, view->kind == KERN_MLA ? view->k_row : view->v_row,
-				  f->v_width, g, t0, t1, scratch_of(f).v);
-	if (r0 == 0 && r1 == f->rows) {
-		rescale(f);
-		for (b = 0; b < nr_blocks(f); b++)
-			few_values_block(f, v, f->acc + (size_t)b * AMX_ROWS * f->ldacc, b, g0, g1);
-		amx_barrier(f->acc);
-		return;
-	}
-	for (b = r0 / AMX_ROWS; b * AMX_ROWS < r1; b++) {
-		__mmask16 lanes = block_lanes(b, r0, r1);
-		float *stage = stage_rows(f, b, lanes);
-
-		few_values_block(f, v, stage, b, g0, g1);
-		unstage_rows(f, b, lanes, stage);
-	}
-}
-
-static void few_unpack(const struct flash *f, float *acc)
-{
-	const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
-						23);
-	const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
-						 30, 15, 31);
-	uint32_t c;
-
-	for (c = 0; c < f->v_width; c += AMX_WIDE) {
-		vec even = vec_load(acc + c), odd = vec_load(acc + c + VEC_LEN);
-
-		vec_store(acc + c, _mm512_permutex2var_ps(even, first, odd));
-		vec_store(acc + c + VEC_LEN, _mm512_permutex2var_ps(even, second, odd));
-	}
-}
-
-static const struct flash_ops flash_amx_few = {
-	.q_size = 2,
-	.load_q = load_q,
-	.begin = begin,
-	.scores = few_scores,
-	.softmax = few_softmax,
-	.values = few_values,
-	.unpack = few_unpack,
-};
+#include "flash_amx_few.inc"
 
 /* ---- the implementation ---- */
 
@@ -968,6 +797,19 @@ static bool fast(const struct kern_attn *at)
 	return at->view.dtype == KERN_BF16 && at->q_dtype == KERN_BF16;
 }
 
+/* For one or two rows vectors do as well with less to set up. For three or four the two are as fast
+ * as memory, but several sequences that share pages make blocks of many rows; only rows that would
+ * all be copied are not worth it. The choice must be the same for a call of one of them. */
+static bool suits(const struct kern_attn *at)
+{
+	const struct kern_view *view = &at->view;
+	uint32_t rows = view->kv_heads ? kern_head_rows(at) : 0; /* not checked yet */
+	bool copies = view->page_tokens % AMX_ROWS || kern_q_width(view) % AMX_WIDE ||
+		      kern_out_width(view) % AMX_WIDE;
+
+	return fast(at) && rows > (copies ? 4u : 2u);
+}
+
 static size_t scratch_bytes(const struct kern_attn *at)
 {
 	return fast(at) ? flash_scratch(at) : kern_ops_avx512.scratch(at);
@@ -988,6 +830,7 @@ const struct kern_ops kern_ops_amx = {
 	.usable = usable,
 	.preferred = usable,
 	.fast = fast,
+	.suits = suits,
 	.scratch = scratch_bytes,
 	.run = run,
 };

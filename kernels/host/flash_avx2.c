@@ -45,6 +45,22 @@ VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 	return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16);
 }
 
+VEC_INLINE float vec_sum(vec v)
+{
+	__m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+
+	s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+	return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+VEC_INLINE float vec_top(vec v)
+{
+	__m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+
+	m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+	return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
 VEC_INLINE veci vec_load_words(const char *p, uint32_t n)
 {
 	if (n == 2 * VEC_LEN)

@@ -56,6 +56,18 @@ VEC_INLINE vec vec_load_row(uint32_t dtype, const char *p, uint32_t n)
 	return dtype == KERN_BF16 ? (vec)(wide << 16) : vec_from_f16(wide);
 }
 
+VEC_INLINE float vec_sum(vec v)
+{
+	return v[0] + v[1] + v[2] + v[3];
+}
+
+VEC_INLINE float vec_top(vec v)
+{
+	float a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
+
+	return a > b ? a : b;
+}
+
 VEC_INLINE veci vec_load_words(const char *p, uint32_t n)
 {
 	veci words;

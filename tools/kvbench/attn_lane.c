@@ -218,14 +218,12 @@ static int lane_scratch(struct attn_lane *l)
 	l->impl = l->shape.impl;
 	if (l->impl == KERN_AUTO)
 		l->impl = kern_attn_query(&l->at, &l->fast);
-	if (l->impl == KERN_AUTO || !kern_impl_usable(l->impl))
+	if (l->impl == KERN_AUTO || !kern_impl_usable(l->impl) || kern_attn_check(&l->at))
 		return -EOPNOTSUPP;
 	l->scratch_bytes = (kern_attn_scratch(&l->at, l->impl) + 4095) / 4096 * 4096 + 64;
 	l->scratch = aligned(l->scratch_bytes * l->shape.threads);
 	bytes = kern_plan_bytes(&l->at, l->shape.threads);
 	l->plan_mem = bytes ? aligned(bytes) : NULL;
-	if (!bytes)
-		return -EINVAL;
 	return l->scratch && l->plan_mem ? 0 : -ENOMEM;
 }
 

@@ -8,8 +8,8 @@
  *             for all layers; planning has a time of its own.
  * Ownership:  attn_lane_open() maps and allocates, attn_lane_close() gives back.
  * Context:    one caller; the calls run on an attn_team.
- * Errors:     -ENOMEM, -EOPNOTSUPP for an implementation this CPU lacks, -EINVAL for a call the
- *             kernels refuse.
+ * Errors:     -ENOMEM, -EOPNOTSUPP for an implementation this CPU lacks or a call the kernels
+ *             refuse.
  */
 #ifndef ATTN_LANE_H
 #define ATTN_LANE_H
