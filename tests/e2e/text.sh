@@ -44,6 +44,9 @@ for m in $model $mla_model; do
 	hit=$(field prefix_hit_tokens "$dir/err") asked=$(field prompt_tokens "$dir/err")
 	verdict "$n: the first run hit nothing" [ "$(field prefix_hit_tokens "$dir/cold")" = 0 ]
 	verdict "$n: the second hit all of $asked prompt tokens but the last ($hit)" [ "$hit" = $((asked - 1)) ]
+	for dtype in f8 i8; do	# scales of tokens: near enough that no word of these changes
+		same "$n $dtype" "$dir/want" gen --model $m --prompt-file $prompt -n 700 --cache-dtype $dtype
+	done
 	for p in 1 7 16 61 128; do
 		same "$n pages of $p tokens" "$dir/want" gen --model $m --prompt-file $prompt -n 700 --page-tokens $p
 	done
