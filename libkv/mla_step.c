@@ -173,16 +173,19 @@ static int store_entry(const struct pass *p, uint32_t i)
 {
 	const struct kv_mla_params *w = &p->m->p;
 	size_t row = (size_t)(i - p->first) * p->q_len;
-	const float *k = p->latent + row * w->rank, *v = p->k_pe + row * w->rope;
 	uint32_t len = len_of(p, i);
+	const struct kv_store s = {.group = p->s->group,
+				   .layer = p->s->layer,
+				   .pos = len - p->q_len,
+				   .n = p->q_len,
+				   .k = p->latent + row * w->rank,
+				   .v = p->k_pe + row * w->rope,
+				   .k_scale = p->s->k_scale};
 
 	if (!len)
 		return 0;
-	if (p->pte)
-		return kv_store_pages(p->cache, p->s->group, p->s->layer, p->pte[i],
-				      len - p->q_len, p->q_len, k, v);
-	return kv_seq_store(p->s->seqs[i], p->s->group, p->s->layer, len - p->q_len, p->q_len, k,
-			    v);
+	return p->pte ? kv_store_page_rows(p->cache, &s, p->pte[i])
+		      : kv_seq_store_rows(p->s->seqs[i], &s);
 }
 
 static int append(const struct pass *p)
@@ -258,7 +261,8 @@ static int attend(const struct pass *p)
 			    .q_dtype = p->q_dtype,
 			    .q = p->query,
 			    .out = p->attended,
-			    .scale = p->m->scale};
+			    .scale = p->m->scale,
+			    .k_scale = p->s->k_scale};
 
 	if (p->s->lse)
 		a.lse = p->s->lse + (size_t)p->first * p->q_len * a.heads;
