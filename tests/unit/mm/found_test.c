@@ -174,9 +174,25 @@ static void who_is_killed_is_told_of_before_other_work(void **state)
 	mmt_fini(&t);
 }
 
+/* Its own cached pages count: of others as many extents go as are missing beside them. */
+static void others_give_only_what_ones_own_pages_do_not(void **state)
+{
+	(void)state;
+	start(4, 0, 0);
+	cached(e1, c1, 0);
+	for (uint32_t i = 0; i < 3; i++)
+		cached(e2, c2, i * 200);
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, PAGES + PAGES / 2, t.now + ANSWER), 0);
+	settle();
+	assert_int_equal(charge(1), 2);
+	assert_int_equal(charge(2), 2);
+	mmt_fini(&t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(others_give_only_what_ones_own_pages_do_not),
 		cmocka_unit_test(nothing_is_copied_out_while_something_there_is_leased),
 		cmocka_unit_test(promise_made_meanwhile_has_back_what_is_being_emptied),
 		cmocka_unit_test(promised_extents_are_not_taken_to_fill_the_device),

@@ -116,6 +116,32 @@ static void a_path_is_more_than_its_last_page(void **state)
 	mmt_fini(&s);
 }
 
+static void use_keyed(uint32_t from, uint8_t digest)
+{
+	struct mm_page_key key = { .page = 0, .digest = { [MM_KEY_BYTES - 1] = digest } };
+	uint64_t ids[2];
+
+	assert_int_equal(mmt_alloc(&s, e, c, 0, 2, ids), 0);
+	assert_int_equal(mmt_commit_keys(&s, e, c, 0, 0, mmt_tokens(from), 2 * MMT_PT, ids, 2, &key,
+					 1), 0);
+	assert_int_equal(mmt_unlease(&s, e, s.rp.lease), 0);
+}
+
+/* The same tokens with another picture are other content. */
+static void a_path_is_its_keys_too(void **state)
+{
+	(void)state;
+	begin(64);
+	use_keyed(0, 1);
+	use(1000, 14);
+	use(2000, 4);
+	use_keyed(0, 2);
+	assert_int_equal(info().refaults, 0);
+	use_keyed(0, 1);
+	assert_int_equal(info().refaults, 2);
+	mmt_fini(&s);
+}
+
 static void an_adopted_tail_is_not_evicted(void **state)
 {
 	uint64_t id;
@@ -169,6 +195,7 @@ int main(void)
 		cmocka_unit_test(a_hit_is_a_gap_and_no_refault),
 		cmocka_unit_test(shadows_are_bounded_and_the_oldest_are_forgotten),
 		cmocka_unit_test(a_path_is_more_than_its_last_page),
+		cmocka_unit_test(a_path_is_its_keys_too),
 		cmocka_unit_test(an_adopted_tail_is_not_evicted),
 		cmocka_unit_test(an_unknown_tenant_has_none),
 		cmocka_unit_test(metadata_stays_within_its_bound),
