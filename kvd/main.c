@@ -192,10 +192,10 @@ int main(int argc, char **argv)
 		control_print(stdout);
 		return fflush(stdout) || ferror(stdout);
 	}
-	harden();
 	ret = configure(&control, &args, text, sizeof(text));
 	if (ret == 0) {
 		log_init((enum log_level)control.log_level);
+		harden();
 		ret = server_create(&server, &control, true, text, sizeof(text));
 	}
 	if (ret < 0) {

@@ -279,6 +279,8 @@ static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can,
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t fewer = extents_for(core_less(w->nr, have), c, w->group), spares;
 
+	if (!fewer && !can && w->may_wait && !w->create_error)	/* a full pool */
+		shrink_trade(mm, w->bind, w->group);
 	if (fewer >= can)
 		return can;
 	if (slab(mm, w)->bucket[SLAB_DRAINING].nr)

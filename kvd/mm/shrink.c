@@ -70,6 +70,7 @@ struct scope {
 	uint32_t tenant;	/* only its own, and unprotected; 0: anybody's */
 	uint32_t devices;
 	bool parked, below_low;
+	bool leave_one;		/* of each slab that an engine has */
 	uint32_t flags;		/* of the drain */
 };
 
@@ -86,6 +87,9 @@ static bool eligible(const struct mm *mm, const struct extent *x, const struct s
 	if (s->waiters.head && !(sc->flags & DRAIN_STICKY))
 		return false;
 	if (!slab_can_spare(s))
+		return false;
+	if (sc->leave_one && bind_at(mm, x->bind)->engine &&
+	    s->nr_extents - s->bucket[SLAB_DRAINING].nr <= 1)
 		return false;
 	if (!sc->tenant && !shrink_may_take(mm, x, sc->below_low))
 		return false;
@@ -140,22 +144,41 @@ static uint64_t free_soon(const struct mm *mm, uint32_t d)
 			 dev->extent_bytes + dev->reserved_bytes + dev->promised_bytes);
 }
 
+/* By a promise, its min or its low. */
+static uint64_t owed(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t d)
+{
+	uint32_t tenant = cache_at(mm, bind_at(mm, bind)->cache)->tenant;
+	uint64_t below_low = core_less(tenant_at(mm, tenant)->limit[d].low_bytes,
+				       memcg_usage(mm, tenant, d));
+	uint64_t entitled = admit_entitled(mm, bind, group, d);
+
+	return entitled > below_low ? entitled : below_low;
+}
+
+/* Is an extent more owed to it, on each device that has a part of one? */
+static bool owed_more(const struct mm *mm, uint32_t bind, uint32_t group)
+{
+	const uint64_t *need = cache_at(mm, bind_at(mm, bind)->cache)->need[group];
+
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (owed(mm, bind, group, d) < need[d])
+			return false;
+	return true;
+}
+
 uint32_t shrink_spares(const struct mm *mm, uint32_t bind, uint32_t group, uint32_t nr)
 {
 	const struct cache *c = cache_at(mm, bind_at(mm, bind)->cache);
 
 	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++) {
 		uint64_t low = mm->cfg.device[d].wmark_low_bytes, need = c->need[group][d];
-		uint64_t room, owed, protected;
+		uint64_t room, due;
 
 		if (!low || !need)
 			continue;
 		room = core_less(free_soon(mm, d), low);
-		owed = admit_entitled(mm, bind, group, d);
-		protected = core_less(tenant_at(mm, c->tenant)->limit[d].low_bytes,
-				      memcg_usage(mm, c->tenant, d));
-		room = room > owed ? room : owed;
-		room = room > protected ? room : protected;
+		due = owed(mm, bind, group, d);
+		room = room > due ? room : due;
 		nr = room / need < nr ? (uint32_t)(room / need) : nr;
 	}
 	return nr;
@@ -176,24 +199,37 @@ static bool all_colder(const struct mm *mm, const struct extent *x, uint32_t n)
 	return true;
 }
 
+static bool draining_on(const struct mm *mm, uint32_t devices)
+{
+	for (uint32_t d = 0; d < mm->cfg.nr_devices; d++)
+		if (devices >> d & 1 && mm->device[d].draining_bytes)
+			return true;
+	return false;
+}
+
 bool shrink_trade(struct mm *mm, uint32_t bind, uint32_t group)
 {
-	const struct scope sc = { .devices = cache_at(mm, bind_at(mm, bind)->cache)->device_mask };
-	uint32_t n = policy_victim(mm, bind), e = mm->shrink.hand;
+	uint32_t devices = cache_at(mm, bind_at(mm, bind)->cache)->device_mask, n = NIL;
+	const struct scope sc = { .devices = devices };
+	uint32_t e = mm->shrink.hand;
 
+	if (draining_on(mm, devices))
+		return false;
 	if (!extent_lookup(mm, e) || !extent_at(mm, e)->on_take)
 		e = mm->takeable.head;
-	for (uint32_t i = 0; n && e && i < GLANCE; i++, e = extent_at(mm, e)->take_link.next) {
+	for (uint32_t i = 0; e && i < GLANCE; i++, e = extent_at(mm, e)->take_link.next) {
 		const struct extent *x = extent_at(mm, e);
 
-		if ((x->bind == bind && x->group == group) || !eligible(mm, x, &sc) ||
-		    !all_colder(mm, x, n))
+		if ((x->bind == bind && x->group == group) || !eligible(mm, x, &sc))
+			continue;
+		n = n ? n : policy_victim(mm, bind);
+		if (!n || !all_colder(mm, x, n))
 			continue;
 		mm->shrink.hand = x->take_link.next;
 		return compact_drain(mm, e, DRAIN_EVICT);
 	}
 	mm->shrink.hand = e;
-	return false;
+	return owed_more(mm, bind, group) && shrink_drain_mixed(mm, devices, bind, group);
 }
 
 static void look_again(struct mm *mm, uint64_t ns)
@@ -234,7 +270,7 @@ bool shrink_drain_mixed(struct mm *mm, uint32_t devices, uint32_t not_bind, uint
 /* Parked or not: true if it is being taken. */
 static bool take_kind(struct mm *mm, uint32_t d, bool below_low, uint32_t *budget)
 {
-	struct scope sc = { .devices = 1u << d, .below_low = below_low };
+	struct scope sc = { .devices = 1u << d, .below_low = below_low, .leave_one = true };
 
 	if (!take_one(mm, &sc, budget)) {
 		sc.parked = true;
@@ -249,7 +285,8 @@ static bool take_kind(struct mm *mm, uint32_t d, bool below_low, uint32_t *budge
  * has just begun to be. */
 static bool take_any(struct mm *mm, uint32_t d, uint32_t *budget)
 {
-	struct scope low = { .devices = 1u << d, .below_low = true, .parked = true };
+	struct scope low = { .devices = 1u << d, .below_low = true, .parked = true,
+			     .leave_one = true };
 
 	if (take_kind(mm, d, false, budget))
 		return true;

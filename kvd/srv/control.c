@@ -266,6 +266,8 @@ int control_set(struct control *c, const char *name, const char *value, char *er
 
 #define TENANT_SECTION "tenant "
 
+#define MAX_LINES	100000u	/* whoever names a device or a disk is told so */
+
 struct load {
 	struct control *c;
 	FILE *f;
@@ -281,7 +283,12 @@ static char *read_line(char *line, int len, void *ctx)
 	struct load *l = ctx;
 	char *got = fgets(line, len, l->f), *at = got ? got + strspn(got, " \t") : NULL;
 
-	l->line++;
+	if (got && ++l->line > (int)MAX_LINES) {
+		say(l->why, sizeof(l->why), "more than %u lines: this is no configuration",
+		    MAX_LINES);
+		l->ret = -EINVAL;
+		return NULL;
+	}
 	if (at && *at != '[')
 		return got;
 	if (l->began && !l->ret) {
@@ -340,7 +347,7 @@ int control_load(struct control *c, const char *path, char *err, size_t err_len)
 		line = -1;
 	fclose(f);
 	if (line < 0 || l.ret) {
-		say(err, err_len, "%s:%d: %s", path, l.empty ? l.empty : line,
+		say(err, err_len, "%s:%d: %s", path, l.empty ? l.empty : line > 0 ? line : l.line,
 		    l.ret ? l.why : "cannot be read");
 		return l.ret ? l.ret : -EIO;
 	}

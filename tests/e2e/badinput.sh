@@ -64,6 +64,7 @@ refused "kvd: no such directory" "nodir" "$kvd" --device host:64M --socket "$dir
 refused "kvd: extents too small" "extent_bytes" "$kvd" --device host:64M --set extent_bytes=4K --socket "$dir/x"
 refused "kvd: socket path too long" "108|107|long" "$kvd" --device host:64M --socket "$dir/$(printf 'x%.0s' $(seq 200))"
 refused "kvd: config absent" "no.conf" "$kvd" --config "$dir/no.conf" --socket "$dir/x"
+refused "kvd: config that never ends" "more than 100000 lines" "$kvd" --config /dev/zero --socket "$dir/x"
 printf '[kvd]\nfrobnicate = 3\n' >"$dir/bad.conf"
 refused "kvd: unknown knob" "frobnicate" "$kvd" --config "$dir/bad.conf" --socket "$dir/x"
 refused "kvd: bad knob" "spin_us" "$kvd" --set spin_us=abc --socket "$dir/x"

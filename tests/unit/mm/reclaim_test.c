@@ -656,6 +656,38 @@ static void who_uses_its_pages_keeps_them(void **state)
 	mmt_fini(&t);
 }
 
+/* No watermarks, or none below which somebody is: a full pool is enough. */
+static void who_is_idle_gives_up_a_full_pool(void **state)
+{
+	(void)state;
+	start(8, 0, 0);
+	for (uint32_t i = 0; i < 8; i++)
+		cached(e1, c1, i * 200);
+	for (uint32_t i = 0; i < 16; i++) {
+		assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + ANSWER), 0);
+		assert_int_equal(mmt_commit(&t, e2, c2, 0, mmt_tokens(4000 + i * 200),
+					    PAGES * MMT_PT, t.pages), 0);
+		assert_int_equal(mmt_unlease(&t, e2, t.rp.lease), 0);
+		settle();
+	}
+	assert_true(charge(2) >= 7);
+	mmt_fini(&t);
+}
+
+/* What it has just cached is not taken to have something free, time after time. */
+static void the_last_extent_of_an_engine_is_not_reclaimed_in_the_background(void **state)
+{
+	(void)state;
+	start(4, 1, 2);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3 * PAGES, NULL), 0);
+	cached(e2, c2, 0);
+	settle();
+	assert_int_equal(charge(2), 1);
+	assert_int_equal(found(e2, c2, 0), PAGES);
+	assert_int_equal(mm_vmstat(t.mm)->reclaim_background, 0);
+	mmt_fini(&t);
+}
+
 static void what_is_owed_to_a_tenant_is_new_memory_below_low_too(void **state)
 {
 	struct mm_cache_desc d = mmt_desc(1);
@@ -921,6 +953,8 @@ int main(void)
 		cmocka_unit_test(who_has_cached_pages_leaves_the_low_watermark_alone),
 		cmocka_unit_test(who_is_idle_gives_up_what_is_colder),
 		cmocka_unit_test(who_uses_its_pages_keeps_them),
+		cmocka_unit_test(who_is_idle_gives_up_a_full_pool),
+		cmocka_unit_test(the_last_extent_of_an_engine_is_not_reclaimed_in_the_background),
 		cmocka_unit_test(what_is_owed_to_a_tenant_is_new_memory_below_low_too),
 		cmocka_unit_test(half_empty_extents_are_packed_when_nothing_cheaper_is_left),
 		cmocka_unit_test(tenant_below_low_is_spared_while_another_has_something),
