@@ -209,8 +209,6 @@ VEC_INLINE void ahead_share(const struct flash *f, uint32_t from, uint32_t to, u
 	ahead(f, from + (to - from) * i / n, from + (to - from) * (i + 1) / n);
 }
 
-#include "flash_amx_bytes.inc"
-
 /* ---- queries ---- */
 
 static void load_q(const struct flash *f, void *to, uint64_t from)
@@ -218,6 +216,8 @@ static void load_q(const struct flash *f, void *to, uint64_t from)
 	memcpy(to, (const uint16_t *)f->at->q + from, (size_t)f->k_width * 2);
 	memset((uint16_t *)to + f->k_width, 0, (size_t)(f->ldq - f->k_width) * 2);
 }
+
+#include "flash_amx_bytes.inc"
 
 /* Q^T of row block b: behind the rows themselves, which take half of the room for q. */
 static uint32_t *packed_q(const struct flash *f, uint32_t b)
@@ -453,7 +453,7 @@ struct amx_weigh {
 	uint32_t t0, t1;
 	uint64_t seen;		/* [t0, t1) as bits */
 	__mmask16 lanes;
-	const float *v_scales;	/* of tokens, or NULL */
+	const float *k_scales, *v_scales;	/* of tokens, or NULL */
 };
 
 /* Adds the weight of token t to sum and returns it times the scale of its value. */
@@ -538,13 +538,17 @@ static void softmax_block(const struct flash *f, uint32_t b, float scale, struct
 	add_sum(f, b, w->lanes, sum);
 }
 
+/* by_token: block sees to the scales of tokens, unless bias() has */
 VEC_INLINE void softmax_by(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1,
+			   const bool by_token,
 			   void (*block)(const struct flash *, uint32_t b, float scale,
 					 struct amx_weigh *))
 {
-	bool biased = f->at->softcap > 0 || f->at->alibi || f->k_scales;
+	bool biased = f->at->softcap > 0 || f->at->alibi || (f->k_scales && !by_token);
 	struct amx_weigh w = {.t0 = t0, .t1 = t1, .v_scales = f->v_scales};
 	uint32_t b;
+
+	w.k_scales = biased ? NULL : f->k_scales;
 
 	amx_barrier(f);
 	for (b = r0 / AMX_ROWS; b * AMX_ROWS < r1; b++) {
@@ -557,7 +561,7 @@ VEC_INLINE void softmax_by(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t
 
 static void softmax(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
 {
-	softmax_by(f, r0, r1, t0, t1, softmax_block);
+	softmax_by(f, r0, r1, t0, t1, false, softmax_block);
 }
 
 /* ---- values ---- */
@@ -795,7 +799,7 @@ static const struct flash_ops flash_amx = {
 
 static const struct flash_ops flash_amx_bytes = {
 	.q_size = 2,
-	.load_q = load_q,
+	.load_q = bytes_load_q,
 	.begin = begin,
 	.scores = scores,
 	.softmax = softmax,
@@ -804,6 +808,7 @@ static const struct flash_ops flash_amx_bytes = {
 };
 
 #include "flash_amx_few.inc"
+#include "flash_amx_few_bytes.inc"
 
 /* ---- the implementation ---- */
 
