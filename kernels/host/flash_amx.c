@@ -80,6 +80,7 @@ struct amx {
 	char *v;	/* [step][16 columns][pair][16] pairs of bf16; or like k */
 	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_row() */
 	float *stage;	/* [16][ldacc]: rows of acc of which a neighbour must not be touched */
+	bool *ready;	/* flash_amx_few_bytes: the first keys of the tile are widened */
 };
 
 static size_t extra_bytes(const struct kern_attn *at)
@@ -87,7 +88,7 @@ static size_t extra_bytes(const struct kern_attn *at)
 	size_t k = kern_row_pad(kern_q_width(&at->view));
 	size_t v = kern_row_pad(kern_out_width(&at->view));
 
-	return FLASH_TILE * 2 * (k + v) + (size_t)FLASH_ROWS * FLASH_TILE * 8 +
+	return 64 + FLASH_TILE * 2 * (k + v) + (size_t)FLASH_ROWS * FLASH_TILE * 8 +
 	       AMX_ROWS * v * sizeof(float);
 }
 
@@ -95,7 +96,8 @@ static struct amx scratch_of(const struct flash *f)
 {
 	struct amx x;
 
-	x.k = f->extra;
+	x.ready = f->extra;
+	x.k = (char *)f->extra + 64;
 	x.v = x.k + (size_t)FLASH_TILE * 2 * f->ldq;
 	x.stage = (float *)(void *)(x.v + (size_t)FLASH_TILE * 2 * f->ldacc);
 	x.p = (uint32_t *)(void *)(x.stage + (size_t)AMX_ROWS * f->ldacc);
@@ -185,8 +187,10 @@ VEC_INLINE void ahead(const struct flash *f, uint32_t from, uint32_t to)
 {
 	const struct flash_tile *next = f->next;
 	const bool mla = f->at->view.kind == KERN_MLA;
-	const uint32_t size = of_bytes(f) ? 1 : 2, k_half = f->k_width * size / 2;
 	uint32_t part;
+
+	if (of_bytes(f))
+		return; /* see bytes_ahead() */
 
 	for (part = from; part < to && part / 2 < next->n; part++) {
 		uint32_t t = part / 2, half = part % 2;
@@ -194,11 +198,11 @@ VEC_INLINE void ahead(const struct flash *f, uint32_t from, uint32_t to)
 		if (!next->in_order)
 			t = t % FLASH_LANES * AMX_ROWS + t / FLASH_LANES;
 		if (mla)
-			prefetch(next->k[t], half * k_half, (half + 1) * k_half);
+			prefetch(next->k[t], half * f->k_width, (half + 1) * f->k_width);
 		else if (half)
-			prefetch(next->v[t], 0, f->v_width * size);
+			prefetch(next->v[t], 0, f->v_width * 2);
 		else
-			prefetch(next->k[t], 0, f->k_width * size);
+			prefetch(next->k[t], 0, f->k_width * 2);
 	}
 }
 
@@ -249,6 +253,7 @@ static void begin(const struct flash *f)
 {
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
 
+	*scratch_of(f).ready = false;
 	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : f->rows);
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
@@ -365,7 +370,7 @@ static void scores(const struct flash *f)
 {
 	const uint32_t blocks = nr_blocks(f), steps = f->ldq / AMX_WIDE;
 	struct amx_rows k[AMX_GROUPS];
-	uint32_t b, g, part = of_bytes(f) ? AHEAD_SCORES : 0;
+	uint32_t b, g, part = 0;
 
 	/* past the last token: the first group once more, its scores are not looked at */
 	for (g = 0; g < AMX_GROUPS; g++)
@@ -373,10 +378,8 @@ static void scores(const struct flash *f)
 	amx_barrier(f);
 	for (g = 0; g < AMX_GROUPS; g += 2)
 		for (b = 0; b + 2 <= blocks; b += 2) {
-			if (part < AHEAD_SCORES) {
-				ahead(f, part, part + AHEAD_SCORES / 2 / blocks * 2);
-				part += AHEAD_SCORES / 2 / blocks * 2;
-			}
+			ahead(f, part, part + AHEAD_SCORES / 2 / blocks * 2);
+			part += AHEAD_SCORES / 2 / blocks * 2;
 			scores_2x2(k + g, packed_q(f, b), packed_q(f, b + 1),
 				   block_scores(f, b) + (size_t)g * 256, steps);
 		}
