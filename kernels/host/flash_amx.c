@@ -854,13 +854,15 @@ static bool fast(const struct kern_attn *at)
 
 /* For one or two rows vectors do as well with less to set up. For three or four the two are as fast
  * as memory, but several sequences that share pages make blocks of many rows; only rows that would
- * all be copied are not worth it. The choice must be the same for a call of one of them. */
+ * all be copied are not worth it, and 8-bit ones, which the others widen as well, are from three on.
+ * The choice must be the same for a call of one of them. */
 static bool suits(const struct kern_attn *at)
 {
 	const struct kern_view *view = &at->view;
 	uint32_t rows = view->kv_heads ? kern_head_rows(at) : 0; /* not checked yet */
-	bool copies = view->page_tokens % AMX_ROWS || kern_q_width(view) % AMX_WIDE ||
-		      kern_out_width(view) % AMX_WIDE;
+	bool copies = view->dtype == KERN_BF16 &&
+		      (view->page_tokens % AMX_ROWS || kern_q_width(view) % AMX_WIDE ||
+		       kern_out_width(view) % AMX_WIDE);
 
 	return fast(at) && rows > (copies ? 4u : 2u);
 }
