@@ -854,8 +854,8 @@ static bool fast(const struct kern_attn *at)
 
 /* For one or two rows vectors do as well with less to set up. For three or four the two are as fast
  * as memory, but several sequences that share pages make blocks of many rows; only rows that would
- * all be copied are not worth it, and 8-bit ones, which the others widen as well, are from three on.
- * The choice must be the same for a call of one of them. */
+ * all be copied are not worth it, unless of 8 bits, which the others must widen as well. The choice
+ * must be the same for a call of one of them. */
 static bool suits(const struct kern_attn *at)
 {
 	const struct kern_view *view = &at->view;
