@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* flash_amx - the host kernel for CPUs with AMX-BF16: bf16 queries over bf16 rows
+/* flash_amx - the host kernel for CPUs with AMX-BF16: bf16 queries over bf16, e4m3 or int8 rows
  *
  * Model:      A tile register holds 16 rows of 64 bytes. Per row block of 16 query rows:
  *               scores   S^T[token][row] = K x Q^T. K is read in place, 16 tokens a tile; Q^T is
@@ -10,6 +10,8 @@
  *                        blocks. Interleaving works within 128 bits, which leaves acc in the order
  *                        of flash_bf16_avx512 until unpack().
  *             MLA is the same with V = the rank part of K's rows.
+ *             Elements of 8 bits are all exact in bf16: they are widened to scratch, and what
+ *             follows is the same; see flash_amx_bytes.inc.
  * Invariants: what a tile instruction multiplies is rows the block sees, or zeroes: tokens that are
  *             not 16 rows of one stride, and rows that are no multiple of 64 bytes, are copied to
  *             scratch first. A row of P or V outside the queries' range is zero.
@@ -75,9 +77,10 @@ struct amx_rows {
 /* What flash.inc keeps for us. */
 struct amx {
 	char *k;	/* [FLASH_TILE][padded k_width] bf16: rows that cannot be read in place */
-	char *v;	/* [step][16 columns][pair][16] pairs of bf16 */
+	char *v;	/* [step][16 columns][pair][16] pairs of bf16; or like k */
 	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_row() */
 	float *stage;	/* [16][ldacc]: rows of acc of which a neighbour must not be touched */
+	bool *ready;	/* flash_amx_few_bytes: the first keys of the tile are widened */
 };
 
 static size_t extra_bytes(const struct kern_attn *at)
@@ -85,7 +88,7 @@ static size_t extra_bytes(const struct kern_attn *at)
 	size_t k = kern_row_pad(kern_q_width(&at->view));
 	size_t v = kern_row_pad(kern_out_width(&at->view));
 
-	return FLASH_TILE * 2 * (k + v) + (size_t)FLASH_ROWS * FLASH_TILE * 8 +
+	return 64 + FLASH_TILE * 2 * (k + v) + (size_t)FLASH_ROWS * FLASH_TILE * 8 +
 	       AMX_ROWS * v * sizeof(float);
 }
 
@@ -93,7 +96,8 @@ static struct amx scratch_of(const struct flash *f)
 {
 	struct amx x;
 
-	x.k = f->extra;
+	x.ready = f->extra;
+	x.k = (char *)f->extra + 64;
 	x.v = x.k + (size_t)FLASH_TILE * 2 * f->ldq;
 	x.stage = (float *)(void *)(x.v + (size_t)FLASH_TILE * 2 * f->ldacc);
 	x.p = (uint32_t *)(void *)(x.stage + (size_t)AMX_ROWS * f->ldacc);
@@ -116,12 +120,18 @@ static __mmask16 block_lanes(uint32_t b, uint32_t r0, uint32_t r1)
 
 /* ---- rows ---- */
 
-/* The one place that knows the dtype: 32 elements of a row from column c on as bf16, 0 past n. */
+/* 32 elements of a bf16 row from column c on, 0 past n. */
 VEC_INLINE __m512i row_load(const char *row, uint32_t c, uint32_t n)
 {
 	if (n >= AMX_WIDE)
 		return _mm512_loadu_si512(row + (size_t)c * 2);
 	return _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1), row + (size_t)c * 2);
+}
+
+/* Are the cached elements bytes, to be widened? */
+static bool of_bytes(const struct flash *f)
+{
+	return f->at->view.dtype != KERN_BF16;
 }
 
 /* to[i][j] = from[j][i] of 16 x 16 words, for the first 4 * quads i. Loads put the 4 x 4 squares in
@@ -179,6 +189,9 @@ VEC_INLINE void ahead(const struct flash *f, uint32_t from, uint32_t to)
 	const bool mla = f->at->view.kind == KERN_MLA;
 	uint32_t part;
 
+	if (of_bytes(f))
+		return; /* see bytes_ahead() */
+
 	for (part = from; part < to && part / 2 < next->n; part++) {
 		uint32_t t = part / 2, half = part % 2;
 
@@ -207,6 +220,8 @@ static void load_q(const struct flash *f, void *to, uint64_t from)
 	memcpy(to, (const uint16_t *)f->at->q + from, (size_t)f->k_width * 2);
 	memset((uint16_t *)to + f->k_width, 0, (size_t)(f->ldq - f->k_width) * 2);
 }
+
+#include "flash_amx_bytes.inc"
 
 /* Q^T of row block b: behind the rows themselves, which take half of the room for q. */
 static uint32_t *packed_q(const struct flash *f, uint32_t b)
@@ -238,6 +253,7 @@ static void begin(const struct flash *f)
 {
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
 
+	*scratch_of(f).ready = false;
 	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : f->rows);
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
@@ -280,6 +296,8 @@ static struct amx_rows group_rows(const char *const *rows, size_t row_bytes, uin
 
 static struct amx_rows key_rows(const struct flash *f, uint32_t g)
 {
+	if (of_bytes(f))
+		return bytes_keys(f, g);
 	return group_rows(f->tile->k, f->at->view.k_row, f->k_width, g, 0, f->tile->n,
 			  scratch_of(f).k);
 }
@@ -389,8 +407,8 @@ VEC_INLINE vec exp2_floor(vec x)
 	return _mm512_scalef_ps(y, x);
 }
 
-/* What cannot be folded into the scale: soft-cap and ALiBi. A token seen is never past the query,
- * so that their distance is no negative number. */
+/* What cannot be folded into the scale: soft-cap and ALiBi, and scales of tokens. A token seen is
+ * never past the query, so that their distance is no negative number. */
 static void bias(const struct flash *f, uint32_t b, uint32_t r0, uint32_t r1, uint32_t t0,
 		 uint32_t t1)
 {
@@ -406,9 +424,10 @@ static void bias(const struct flash *f, uint32_t b, uint32_t r0, uint32_t r1, ui
 		pos[i] = (uint32_t)kern_span(at, flash_seq(f, r), flash_query(f, r)).pos;
 	}
 	for (t = t0; t < t1; t++) {
-		vec x = vec_load(s + t * AMX_ROWS) * vec_set(at->scale);
-		__m512i far = _mm512_sub_epi32(_mm512_loadu_si512(pos),
-					       _mm512_set1_epi32((int)f->tile->pos[t]));
+		float scale = f->k_scales ? flash_scale(f) * f->k_scales[t] : flash_scale(f);
+		vec x = vec_load(s + t * AMX_ROWS) * vec_set(scale);
+		int token = (int)kern_position(at, f->tile->pos[t]);
+		__m512i far = _mm512_sub_epi32(_mm512_loadu_si512(pos), _mm512_set1_epi32(token));
 
 		if (at->softcap > 0)
 			x = vec_tanh(x / vec_set(at->softcap)) * vec_set(at->softcap);
@@ -437,15 +456,21 @@ struct amx_weigh {
 	uint32_t t0, t1;
 	uint64_t seen;		/* [t0, t1) as bits */
 	__mmask16 lanes;
+	const float *k_scales, *v_scales;	/* of tokens, or NULL */
 };
 
-VEC_INLINE vec weight(const struct amx_weigh *w, const float *s, uint32_t t, const bool whole)
+/* Adds the weight of token t to sum and returns it times the scale of its value. */
+VEC_INLINE vec weight(const struct amx_weigh *w, const float *s, uint32_t t, const bool whole,
+		      vec *sum)
 {
 	vec p = exp2_floor(_mm512_fmsub_ps(vec_load(s + t * AMX_ROWS), w->scale, w->base));
+	__mmask16 lanes = whole || (t >= w->t0 && t < w->t1) ? w->lanes : 0;
 
-	if (whole)
-		return _mm512_maskz_mov_ps(w->lanes, p);
-	return _mm512_maskz_mov_ps(t >= w->t0 && t < w->t1 ? w->lanes : 0, p);
+	p = _mm512_maskz_mov_ps(lanes, p);
+	*sum += p;
+	if (w->v_scales)
+		p = _mm512_maskz_mul_ps(lanes, p, vec_set(w->v_scales[t]));
+	return p;
 }
 
 /* Weights of 32 tokens from t on, as P[row][token]; returns their sum. */
@@ -460,10 +485,9 @@ VEC_INLINE vec weigh_step(const struct amx_weigh *w, const float *s, uint32_t t,
 	uint32_t i;
 
 	for (i = 0; i < AMX_ROWS; i++) {
-		vec a = weight(w, s, t + 2 * i, whole), b = weight(w, s, t + 2 * i + 1, whole);
+		vec a = weight(w, s, t + 2 * i, whole, &even);
+		vec b = weight(w, s, t + 2 * i + 1, whole, &odd);
 
-		even += a;
-		odd += b;
 		_mm512_store_si512(columns + i * AMX_ROWS,
 				   _mm512_permutexvar_epi16(pairs,
 							    (__m512i)_mm512_cvtne2ps_pbh(b, a)));
@@ -517,26 +541,30 @@ static void softmax_block(const struct flash *f, uint32_t b, float scale, struct
 	add_sum(f, b, w->lanes, sum);
 }
 
+/* by_token: block sees to the scales of tokens, unless bias() has */
 VEC_INLINE void softmax_by(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1,
+			   const bool by_token,
 			   void (*block)(const struct flash *, uint32_t b, float scale,
 					 struct amx_weigh *))
 {
-	bool biased = f->at->softcap > 0 || f->at->alibi;
-	struct amx_weigh w = {.t0 = t0, .t1 = t1};
+	bool biased = f->at->softcap > 0 || f->at->alibi || (f->k_scales && !by_token);
+	struct amx_weigh w = {.t0 = t0, .t1 = t1, .v_scales = f->v_scales};
 	uint32_t b;
+
+	w.k_scales = biased ? NULL : f->k_scales;
 
 	amx_barrier(f);
 	for (b = r0 / AMX_ROWS; b * AMX_ROWS < r1; b++) {
 		if (biased)
 			bias(f, b, r0, r1, t0, t1);
 		w.lanes = block_lanes(b, r0, r1);
-		block(f, b, biased ? 1 : f->at->scale, &w);
+		block(f, b, biased ? 1 : flash_scale(f), &w);
 	}
 }
 
 static void softmax(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
 {
-	softmax_by(f, r0, r1, t0, t1, softmax_block);
+	softmax_by(f, r0, r1, t0, t1, false, softmax_block);
 }
 
 /* ---- values ---- */
@@ -713,24 +741,36 @@ static void values_all(const struct flash *f, const struct amx *x, uint32_t s0, 
 	amx_barrier(f->acc);
 }
 
-static void values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
+/* Packed values, for some rows of the block only. */
+VEC_INLINE void values_some(const struct flash *f, const struct amx *x, uint32_t r0, uint32_t r1,
+			    uint32_t s0, uint32_t s1,
+			    void (*block)(const struct flash *, const struct amx *, float *acc,
+					  uint32_t b, uint32_t s0, uint32_t s1))
 {
-	uint32_t s0 = t0 / AMX_WIDE, s1 = (t1 + AMX_WIDE - 1) / AMX_WIDE;
-	struct amx x = scratch_of(f);
 	uint32_t b;
 
-	pack_values(f, x.v, t0, t1);
-	if (r0 == 0 && r1 == f->rows) {
-		values_all(f, &x, s0, s1);
-		return;
-	}
 	for (b = r0 / AMX_ROWS; b * AMX_ROWS < r1; b++) {
 		__mmask16 lanes = block_lanes(b, r0, r1);
 		float *stage = stage_rows(f, b, lanes);
 
-		values_block(f, &x, stage, b, s0, s1);
+		block(f, x, stage, b, s0, s1);
 		unstage_rows(f, b, lanes, stage);
 	}
+}
+
+static void values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0, uint32_t t1)
+{
+	uint32_t s0 = t0 / AMX_WIDE, s1 = (t1 + AMX_WIDE - 1) / AMX_WIDE;
+	struct amx x = scratch_of(f);
+
+	if (of_bytes(f))
+		bytes_pack(f, x.v, t0, t1);
+	else
+		pack_values(f, x.v, t0, t1);
+	if (r0 == 0 && r1 == f->rows)
+		values_all(f, &x, s0, s1);
+	else
+		values_some(f, &x, r0, r1, s0, s1, values_block);
 }
 
 /* acc's columns in their order: see flash_dp_unpack() */
@@ -760,7 +800,18 @@ static const struct flash_ops flash_amx = {
 	.unpack = unpack,
 };
 
+static const struct flash_ops flash_amx_bytes = {
+	.q_size = 2,
+	.load_q = bytes_load_q,
+	.begin = begin,
+	.scores = scores,
+	.softmax = softmax,
+	.values = values,
+	.unpack = bytes_unpack,
+};
+
 #include "flash_amx_few.inc"
+#include "flash_amx_few_bytes.inc"
 
 /* ---- the implementation ---- */
 
@@ -789,23 +840,29 @@ static bool permitted(void)
 
 static bool usable(void)
 {
-	return kern_ops_avx512_bf16.usable() && cpu_has_amx() && permitted();
+	return kern_ops_avx512_bf16.usable() && __builtin_cpu_supports("avx512vbmi") &&
+	       cpu_has_amx() && permitted();
 }
 
 static bool fast(const struct kern_attn *at)
 {
-	return at->view.dtype == KERN_BF16 && at->q_dtype == KERN_BF16;
+	uint32_t dtype = at->view.dtype;
+
+	return at->q_dtype == KERN_BF16 &&
+	       (dtype == KERN_BF16 || dtype == KERN_F8 || dtype == KERN_I8);
 }
 
 /* For one or two rows vectors do as well with less to set up. For three or four the two are as fast
  * as memory, but several sequences that share pages make blocks of many rows; only rows that would
- * all be copied are not worth it. The choice must be the same for a call of one of them. */
+ * all be copied are not worth it, unless of 8 bits, which the others must widen as well. The choice
+ * must be the same for a call of one of them. */
 static bool suits(const struct kern_attn *at)
 {
 	const struct kern_view *view = &at->view;
 	uint32_t rows = view->kv_heads ? kern_head_rows(at) : 0; /* not checked yet */
-	bool copies = view->page_tokens % AMX_ROWS || kern_q_width(view) % AMX_WIDE ||
-		      kern_out_width(view) % AMX_WIDE;
+	bool copies = view->dtype == KERN_BF16 &&
+		      (view->page_tokens % AMX_ROWS || kern_q_width(view) % AMX_WIDE ||
+		       kern_out_width(view) % AMX_WIDE);
 
 	return fast(at) && rows > (copies ? 4u : 2u);
 }
@@ -817,11 +874,16 @@ static size_t scratch_bytes(const struct kern_attn *at)
 
 static void run(const struct kern_attn *at, const struct kern_part *part, void *scratch)
 {
+	bool few = kern_head_rows(at) <= FEW_ROWS, bytes = at->view.dtype != KERN_BF16;
+
 	if (!fast(at)) {
 		kern_ops_avx512.run(at, part, scratch);
 		return;
 	}
-	flash_run(at, kern_head_rows(at) <= FEW_ROWS ? &flash_amx_few : &flash_amx, part, scratch);
+	if (bytes)
+		flash_run(at, few ? &flash_amx_few_bytes : &flash_amx_bytes, part, scratch);
+	else
+		flash_run(at, few ? &flash_amx_few : &flash_amx, part, scratch);
 	_tile_release();
 }
 

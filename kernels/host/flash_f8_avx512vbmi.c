@@ -1,26 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* flash_f8_avx512vbmi - contract in flash_f8.h
  *
- * e4m3 is widened by looking up the two upper bytes of the float, 64 elements at once: subnormals
- * and NaN are entries like all others. The index of vpermi2b has 7 bits, so the sign takes no part.
+ * e4m3 is widened by looking up the two upper bytes of the float, see widen_vbmi.inc.
  */
 #ifdef __x86_64__
 #include "vec_avx512.inc"
-
-/* The upper half of the float of a magnitude, that is its bfloat16. */
-#define F8_BITS(m)                                      \
-	((m) == 0     ? 0                               \
-	 : (m) == 1   ? 0x3b00                          \
-	 : (m) < 4    ? 0x3b80 | ((m) - 2u) << 6         \
-	 : (m) < 8    ? 0x3c00 | ((m) - 4u) << 5         \
-	 : (m) == 127 ? 0x7fc0                          \
-		      : 0x3c00 + ((m) << 4))
-#define F8_LO(m) (F8_BITS(m) & 0xff)
-#define F8_HI(m) (F8_BITS(m) >> 8)
-
-#define F8_4(f, m)  f(m), f((m) + 1), f((m) + 2), f((m) + 3)
-#define F8_16(f, m) F8_4(f, m), F8_4(f, (m) + 4), F8_4(f, (m) + 8), F8_4(f, (m) + 12)
-#define F8_64(f, m) F8_16(f, m), F8_16(f, (m) + 16), F8_16(f, (m) + 32), F8_16(f, (m) + 48)
+#include "widen_vbmi.inc"
 
 /* Column of each byte after the shuffle: of 16 bytes, the words of the lower half become lane by
  * lane the vectors 0 and 1, those of the upper half 2 and 3. */
@@ -28,23 +13,16 @@
 #define F8_LANE(c) F8_PAIR(c), F8_PAIR((c) + 1), F8_PAIR((c) + 2), F8_PAIR((c) + 3)
 #define F8_COLS(c) F8_LANE(c), F8_LANE((c) + 32)
 
-static const uint8_t f8_lo[128] __attribute__((aligned(64))) = {F8_64(F8_LO, 0), F8_64(F8_LO, 64)};
-static const uint8_t f8_hi[128] __attribute__((aligned(64))) = {F8_64(F8_HI, 0), F8_64(F8_HI, 64)};
 static const uint8_t f8_cols[64] __attribute__((aligned(64))) = {F8_COLS(0), F8_COLS(4), F8_COLS(8),
 								 F8_COLS(12)};
 
 VEC_INLINE void f8_load4(const char *p, vec *x)
 {
 	__m512i e = _mm512_permutexvar_epi8(_mm512_load_si512(f8_cols), _mm512_loadu_si512(p));
-	__m512i lo = _mm512_permutex2var_epi8(_mm512_load_si512(f8_lo), e,
-					      _mm512_load_si512(f8_lo + 64));
-	__m512i hi = _mm512_permutex2var_epi8(_mm512_load_si512(f8_hi), e,
-					      _mm512_load_si512(f8_hi + 64));
 	const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
-	__m512i words;
+	__m512i lo, hi, words;
 
-	/* hi | (e & 0x80) */
-	hi = _mm512_ternarylogic_epi32(hi, e, _mm512_set1_epi8((char)0x80), 0xf8);
+	widen(KERN_F8, e, &lo, &hi);
 	words = _mm512_unpacklo_epi8(lo, hi);
 	x[0] = (vec)_mm512_slli_epi32(words, 16);
 	x[1] = (vec)_mm512_and_si512(words, upper);

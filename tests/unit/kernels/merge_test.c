@@ -283,6 +283,40 @@ static void check_shards(struct attn_case c, uint32_t ranks, uint32_t run)
 	attn_free(&c);
 }
 
+/* Kernels with instances for bf16 queries count positions as the reference does. */
+static void shard_of_bf16(void **state)
+{
+	struct attn_case c = {.len = {700},
+			      .q_dtype = KERN_BF16,
+			      .q_len = 3,
+			      .group = 4,
+			      .alibi = true,
+			      .seed = 30};
+	struct shard s = {0};
+	float want[12];
+
+	(void)state;
+	attn_build(&c);
+	build_shard(&c, &s, 3, 1, 16);
+	c.at.dcp = 3;
+	c.at.dcp_rank = 1;
+	c.at.dcp_interleave = 16;
+	c.at.pte = (const uint64_t *const *)s.pte;
+	assert_int_equal(attn_run(&c.at, KERN_REF), 0);
+	memcpy(want, c.lse, sizeof(want));
+	attn_for_each_impl(impl)
+	{
+		uint32_t i;
+
+		memset(c.lse, ATTN_POISON, sizeof(want));
+		assert_int_equal(attn_run(&c.at, impl), 0);
+		for (i = 0; i < c.out_rows; i++)
+			assert_true(attn_lse_near(c.lse[i], want[i]));
+	}
+	free_shard(&c, &s);
+	attn_free(&c);
+}
+
 /* Lengths that leave ranks without a token, windows that begin in any rank's run. */
 static void shards_against_whole(void **state)
 {
@@ -346,6 +380,7 @@ int main(void)
 		cmocka_unit_test(both_sides_empty),    cmocka_unit_test(into_the_first_part),
 		cmocka_unit_test(far_apart_and_large), cmocka_unit_test(split_against_unsplit),
 		cmocka_unit_test(shards_against_whole),  cmocka_unit_test(positions_of_shards),
+		cmocka_unit_test(shard_of_bf16),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

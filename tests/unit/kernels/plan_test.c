@@ -37,7 +37,8 @@ static struct attn_case draw(uint64_t seed)
 	uint64_t *s = &seed;
 	struct attn_case c = {
 		.kind = attn_below(s, 3) ? KERN_GQA : KERN_MLA,
-		.dtype = 1 + attn_below(s, 3),
+		.dtype = 1 + attn_below(s, 5),
+		.scale = attn_below(s, 3),
 		.q_dtype = 1 + attn_below(s, 3),
 		.page_tokens = pages[attn_below(s, 7)],
 		.kv_heads = 1 + attn_below(s, 3),
@@ -158,6 +159,11 @@ static void eight_sharers(void **state)
 	/* the border of the shared pages is not one of chunks */
 	check_shared(c, &(struct share){0xff, 0, 50}, 1, 1);
 	check_shared(c, &(struct share){0xff, 0, 31}, 1, 0);
+	for (c.dtype = KERN_F8; c.dtype <= KERN_I8; c.dtype++) {
+		c.scale = c.dtype == KERN_F8 ? KERN_SCALE_TOKEN : KERN_SCALE_HEAD;
+		check_shared(c, &(struct share){0xff, 0, 64}, 1, 1);
+	}
+	c.dtype = KERN_BF16;
 	c.q_len = 3;
 	c.sinks = true;
 	c.len[0] += 2; /* all its queries see the whole of the second chunk, or only the last */
