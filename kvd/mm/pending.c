@@ -272,15 +272,12 @@ static enum verdict wait_room(struct mm *mm, struct want *w, uint64_t missing, s
 }
 
 /* A tenant that more extents would take above its high has its own cached pages taken first; so
- * has a slab of which others are being given room, and one that would take a device below low,
- * unless others have what the policy would take before. */
+ * has a slab of which others are being given room, and one that would take a device below low. */
 static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can, uint64_t have)
 {
 	const struct cache *c = cache_at(mm, w->cache);
 	uint32_t fewer = extents_for(core_less(w->nr, have), c, w->group), spares;
 
-	if (!fewer && !can && w->may_wait && !w->create_error)	/* a full pool */
-		shrink_trade(mm, w->bind, w->group);
 	if (fewer >= can)
 		return can;
 	if (slab(mm, w)->bucket[SLAB_DRAINING].nr)
@@ -291,8 +288,6 @@ static uint32_t prefer_cached(struct mm *mm, const struct want *w, uint32_t can,
 		return fewer;
 	}
 	spares = shrink_spares(mm, w->bind, w->group, can);
-	if (spares <= fewer && shrink_trade(mm, w->bind, w->group))
-		spares = shrink_spares(mm, w->bind, w->group, can);
 	return spares > fewer ? spares : fewer;
 }
 
@@ -318,6 +313,7 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	const struct cache *c = cache_at(mm, w->cache);
 	uint64_t easy = slab_ready(s), more = slab_reclaimable(s), ahead, missing;
 	uint32_t want_extents, can = 0;
+	bool traded;
 
 	if (easy < w->nr && compact_give_back(mm, w->bind, w->group, w->nr)) {
 		easy = slab_ready(s);
@@ -341,8 +337,13 @@ static enum verdict decide(struct mm *mm, struct want *w, struct mm_reply *rp)
 	if (w->may_wait && ahead > core_less(easy, w->claimed) && ahead + more >= w->nr)
 		return WAIT_CREATE;	/* more of it is coming */
 	if (easy + more >= w->nr) {
-		if (reclaim_pages(mm, w->bind, w->group, w->nr))
+		/* Others may have what is colder: then there is new memory the next time. */
+		traded = shrink_trade(mm, w->bind, w->group);
+		if (reclaim_pages(mm, w->bind, w->group, w->nr)) {
+			if (!traded)
+				shrink_claim(mm, w->bind, w->group);
 			return grant(mm, w);
+		}
 		mm->more = true;
 		mm->queue.left = 0;
 		pending_wake(mm, w->bind, w->group);

@@ -209,9 +209,9 @@ static bool draining_on(const struct mm *mm, uint32_t devices)
 
 bool shrink_trade(struct mm *mm, uint32_t bind, uint32_t group)
 {
-	uint32_t devices = cache_at(mm, bind_at(mm, bind)->cache)->device_mask, n = NIL;
+	uint32_t cache = bind_at(mm, bind)->cache, devices = cache_at(mm, cache)->device_mask;
 	const struct scope sc = { .devices = devices };
-	uint32_t e = mm->shrink.hand;
+	uint32_t e = mm->shrink.hand, n = NIL;
 
 	if (draining_on(mm, devices))
 		return false;
@@ -220,7 +220,8 @@ bool shrink_trade(struct mm *mm, uint32_t bind, uint32_t group)
 	for (uint32_t i = 0; e && i < GLANCE; i++, e = extent_at(mm, e)->take_link.next) {
 		const struct extent *x = extent_at(mm, e);
 
-		if ((x->bind == bind && x->group == group) || !eligible(mm, x, &sc))
+		/* Its own, and what it could adopt, it has the use of as it is. */
+		if ((x->cache == cache && x->group == group) || !eligible(mm, x, &sc))
 			continue;
 		n = n ? n : policy_victim(mm, bind);
 		if (!n || !all_colder(mm, x, n))
@@ -229,7 +230,15 @@ bool shrink_trade(struct mm *mm, uint32_t bind, uint32_t group)
 		return compact_drain(mm, e, DRAIN_EVICT);
 	}
 	mm->shrink.hand = e;
-	return owed_more(mm, bind, group) && shrink_drain_mixed(mm, devices, bind, group);
+	return false;
+}
+
+void shrink_claim(struct mm *mm, uint32_t bind, uint32_t group)
+{
+	uint32_t devices = cache_at(mm, bind_at(mm, bind)->cache)->device_mask;
+
+	if (!draining_on(mm, devices) && owed_more(mm, bind, group))
+		shrink_drain_mixed(mm, devices, bind, group);
 }
 
 static void look_again(struct mm *mm, uint64_t ns)

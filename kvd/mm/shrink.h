@@ -52,9 +52,11 @@ bool shrink_drain_mixed(struct mm *, uint32_t devices, uint32_t not_bind, uint32
 uint32_t shrink_spares(const struct mm *, uint32_t bind, uint32_t group, uint32_t nr);
 /* Begins to empty an extent of somebody else that the policy would have go before that bind's own
  * next victim, so that who is idle does not keep for ever what others need more. Looks at a few,
- * others at the next call, none while something drains there. For a tenant that is owed more (a
- * promise, min, low) also one in which used and cached pages are mixed. False: none of them. */
+ * others at the next call, none while something drains there. False: none of them. */
 bool shrink_trade(struct mm *, uint32_t bind, uint32_t group);
+/* The same for a tenant that is owed more (a promise, min, low), of extents in which used and
+ * cached pages are mixed, whatever the policy thinks of them. */
+void shrink_claim(struct mm *, uint32_t bind, uint32_t group);
 void shrink_tick(struct mm *, uint32_t *budget);
 uint64_t shrink_next_deadline(const struct mm *);
 

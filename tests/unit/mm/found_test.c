@@ -189,9 +189,31 @@ static void others_give_only_what_ones_own_pages_do_not(void **state)
 	mmt_fini(&t);
 }
 
+/* What somebody who died left to its cache counts as ours: it is not emptied for us meanwhile. */
+static void what_can_be_adopted_is_not_traded(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e3, m3, c3;
+
+	(void)state;
+	start(5, 0, 0);
+	assert_int_equal(mmt_attach(&t, 1, &e3, &m3), 0);
+	assert_int_equal(mmt_open(&t, e3, &d, &c3), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		cached(e3, c3, i * 200);
+	assert_int_equal(mmt_simple(&t, MM_MEMBER_GONE, 0, m3), 0);
+	mmt_run(&t);
+	t.now += ANSWER;
+	cached(e1, c1, 2000);
+	assert_int_equal(mmt_alloc_until(&t, e1, c1, 0, 5 * PAGES, t.now + ANSWER), 0);
+	assert_int_equal(t.rp.nr_pages, 5 * PAGES);
+	mmt_fini(&t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_can_be_adopted_is_not_traded),
 		cmocka_unit_test(others_give_only_what_ones_own_pages_do_not),
 		cmocka_unit_test(nothing_is_copied_out_while_something_there_is_leased),
 		cmocka_unit_test(promise_made_meanwhile_has_back_what_is_being_emptied),
