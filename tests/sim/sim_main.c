@@ -66,7 +66,7 @@ static void parse(int argc, char **argv, struct sim_options *o)
 			usage();
 			exit(!strcmp(argv[i - 1], "--help") ? 0 : 2);
 		}
-		if (end == arg || *end) {
+		if (end == arg || *end || *arg == '-') {
 			fprintf(stderr, "mmsim: %s: bad number '%s'\n", argv[i - 1], arg);
 			exit(2);
 		}

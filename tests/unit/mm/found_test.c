@@ -210,10 +210,61 @@ static void what_can_be_adopted_is_not_traded(void **state)
 	mmt_fini(&t);
 }
 
+/* A busy engine of tenant 2 that reads new prompts in a full pool. */
+static void busy(uint32_t times)
+{
+	for (uint32_t i = 0; i < times; i++) {
+		assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + ANSWER), 0);
+		assert_int_equal(mmt_commit(&t, e2, c2, 0, mmt_tokens(4000 + i * 100),
+					    PAGES * MMT_PT, t.pages), 0);
+		assert_int_equal(mmt_unlease(&t, e2, t.rp.lease), 0);
+		settle();
+	}
+}
+
+/* Behind more extents of a protected tenant than a look goes past. */
+static void what_is_cold_is_found_behind_what_is_protected(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e3, c3;
+
+	(void)state;
+	start(10, 0, 0);
+	assert_int_equal(mmt_attach(&t, 3, &e3, NULL), 0);
+	assert_int_equal(mmt_open(&t, e3, &d, &c3), 0);
+	limit(1, 7, 7, UINT32_MAX, UINT32_MAX, MM_OOM_NONE);
+	for (uint32_t i = 0; i < 7; i++)
+		cached(e1, c1, i * 200);
+	cached(e3, c3, 0);
+	cached(e3, c3, 200);
+	busy(40);
+	assert_int_equal(charge(1), 7);
+	assert_int_equal(charge(3), 0);
+	assert_int_equal(charge(2), 3);
+	mmt_fini(&t);
+}
+
+static void what_is_parked_is_not_traded(void **state)
+{
+	uint32_t lease;
+
+	(void)state;
+	start(4, 0, 0);
+	lease = mmt_chain(&t, e1, c1, 0, PAGES);
+	assert_int_equal(mmt_park(&t, MM_PARK, e1, lease, 0, 0), 0);
+	cached(e1, c1, 200);
+	busy(30);
+	assert_int_equal(charge(1), 1);
+	assert_int_equal(charge(2), 3);
+	mmt_fini(&t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_can_be_adopted_is_not_traded),
+		cmocka_unit_test(what_is_cold_is_found_behind_what_is_protected),
+		cmocka_unit_test(what_is_parked_is_not_traded),
 		cmocka_unit_test(others_give_only_what_ones_own_pages_do_not),
 		cmocka_unit_test(nothing_is_copied_out_while_something_there_is_leased),
 		cmocka_unit_test(promise_made_meanwhile_has_back_what_is_being_emptied),
