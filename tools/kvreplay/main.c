@@ -165,8 +165,8 @@ int main(int argc, char **argv)
 	err = trace_read(&t, k.trace_path, k.format, k.page_tokens, why);
 	if (err)
 		fprintf(stderr, "kvreplay: %s\n", why);
-	else
-		err = check(&k, &t);
+	else if (check(&k, &t))
+		exit(2);	/* options that do not go together, or not with this trace */
 	if (!err) {
 		nr = plan(&k, &t, runs);
 		err = run_all(&k, &t, runs, nr);

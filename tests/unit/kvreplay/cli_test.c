@@ -131,8 +131,8 @@ static void what_cannot_be_is_refused(void **state)
 	(void)state;
 	assert_int_equal(whole(o, "engines"), 4);
 	json_decref(o);
-	says(four, "-c 8 --private --trace", 1, "--private needs --engines N");
-	says(rows, "-c 8 --bound --trace", 1, "--bound: ");
+	says(four, "-c 8 --private --trace", 2, "--private needs --engines N");
+	says(rows, "-c 8 --bound --trace", 2, "--bound: ");
 	says(four, "-c 8 --plot hits.png --trace", 2, "hits.png");
 	says(RQ(0, 512, [1]) RQ(0, 1025, [1, 2]), "-c 8 --trace", 1,
 	     ":2: 2 hash_ids, but \"input_length\" 1025 is 3 pages of 512 tokens");
