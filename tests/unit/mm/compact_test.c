@@ -644,6 +644,7 @@ static void waiting_allocation_gets_what_half_empty_extents_give_back(void **sta
 	struct mmt t;
 
 	(void)state;
+	cfg.idle_ns = 1ull << 60;	/* for who waits alone, not since its engine rests */
 	mmt_init(&t, &cfg);
 	mmt_attach(&t, 1, &e, &m);
 	mmt_open(&t, e, &d, &c);
