@@ -28,7 +28,7 @@
 
 static struct {
 	pthread_mutex_t lock; /* one job, or one change of the crew, at a time */
-	pthread_t *worker;
+	pthread_t worker[THREADS_MAX]; /* no allocation: a fork may come at any moment */
 	uint32_t nr_workers;
 	/* the job */
 	void (*fn)(void *ctx, uint32_t i);
@@ -176,12 +176,10 @@ static void call_workers(uint32_t n)
 		futex_wake(&crew.calls, n);
 }
 
-/* The child has this thread only; whatever the others held or were doing is no more. The array may
- * have been in the middle of growing: it is left alone. */
+/* The child has this thread only; whatever the others held or were doing is no more. */
 static void forked(void)
 {
 	crew.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	crew.worker = NULL;
 	crew.nr_workers = 0;
 	atomic_store(&crew.job, 0);
 	atomic_store(&crew.parked, 0);
@@ -198,15 +196,10 @@ static void start_workers(uint32_t n)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	sigset_t all, old;
-	pthread_t *more;
 
 	if (crew.nr_workers >= n)
 		return;
 	pthread_once(&once, on_fork);
-	more = realloc(crew.worker, n * sizeof(*more));
-	if (!more)
-		return;
-	crew.worker = more;
 	atomic_store(&crew.spin, n < nr_cpus());
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -225,8 +218,6 @@ void threads_stop(void)
 	call_workers(INT_MAX);
 	for (i = 0; i < crew.nr_workers; i++)
 		pthread_join(crew.worker[i], NULL);
-	free(crew.worker);
-	crew.worker = NULL;
 	crew.nr_workers = 0;
 	atomic_store(&crew.stop, false);
 	pthread_mutex_unlock(&crew.lock);

@@ -215,7 +215,7 @@ static void busy(uint32_t times)
 {
 	for (uint32_t i = 0; i < times; i++) {
 		assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + ANSWER), 0);
-		assert_int_equal(mmt_commit(&t, e2, c2, 0, mmt_tokens(4000 + i * 100),
+		assert_int_equal(mmt_commit(&t, e2, c2, 0, mmt_tokens(2000 + i * 32),
 					    PAGES * MMT_PT, t.pages), 0);
 		assert_int_equal(mmt_unlease(&t, e2, t.rp.lease), 0);
 		settle();

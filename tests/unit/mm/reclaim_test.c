@@ -665,7 +665,7 @@ static void who_is_idle_gives_up_a_full_pool(void **state)
 		cached(e1, c1, i * 200);
 	for (uint32_t i = 0; i < 32; i++) {
 		assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + ANSWER), 0);
-		assert_int_equal(mmt_commit(&t, e2, c2, 0, mmt_tokens(4000 + i * 200),
+		assert_int_equal(mmt_commit(&t, e2, c2, 0, mmt_tokens(2000 + i * 32),
 					    PAGES * MMT_PT, t.pages), 0);
 		assert_int_equal(mmt_unlease(&t, e2, t.rp.lease), 0);
 		settle();
