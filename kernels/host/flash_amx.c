@@ -21,15 +21,11 @@
  */
 #ifdef __x86_64__
 #include <cpuid.h>
-#include <immintrin.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define VEC_BYTES 64
-#include "vec.inc"
-
-#include "kernels.h"
+#include "vec_avx512.inc"
 
 #define AMX_ROWS 16u /* of a tile register; floats in a vector, too */
 #define AMX_WIDE 32u /* bf16 elements in a row of one */
@@ -41,21 +37,6 @@ static size_t extra_bytes(const struct kern_attn *at);
 #define FLASH_ROW_PAD	 AMX_ROWS
 #define FLASH_LANE_MAJOR true
 #define FLASH_EXTRA(at)	 extra_bytes(at)
-
-VEC_INLINE vec vec_max(vec a, vec b)
-{
-	return _mm512_max_ps(a, b);
-}
-
-VEC_INLINE float vec_sum(vec v)
-{
-	return _mm512_reduce_add_ps(v);
-}
-
-VEC_INLINE float vec_top(vec v)
-{
-	return _mm512_reduce_max_ps(v);
-}
 
 #include "flash.inc"
 
@@ -773,21 +754,9 @@ static void values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0,
 		values_some(f, &x, r0, r1, s0, s1, values_block);
 }
 
-/* acc's columns in their order: see flash_dp_unpack() */
 static void unpack(const struct flash *f, float *acc)
 {
-	const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22,
-						23);
-	const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28,
-						 29, 30, 31);
-	uint32_t c;
-
-	for (c = 0; c < f->v_width; c += AMX_WIDE) {
-		vec lo = vec_load(acc + c), hi = vec_load(acc + c + VEC_LEN);
-
-		vec_store(acc + c, _mm512_permutex2var_ps(lo, first, hi));
-		vec_store(acc + c + VEC_LEN, _mm512_permutex2var_ps(lo, second, hi));
-	}
+	vec_undo_unpack(acc, f->v_width);
 }
 
 static const struct flash_ops flash_amx = {
