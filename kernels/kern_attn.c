@@ -194,17 +194,24 @@ enum kern_impl kern_attn_query(const struct kern_attn *a, bool *fast)
 	return usable ? impl : KERN_AUTO;
 }
 
-const struct kern_ops *kern_ops_get(const struct kern_attn *a, enum kern_impl impl)
+int kern_ops_get(const struct kern_attn *a, enum kern_impl impl, const struct kern_ops **ops)
 {
+	int err = kern_attn_check(a);
+
+	if (err)
+		return err;
 	impl = resolve(a, impl);
-	return kern_impl_usable(impl) ? impls[impl].ops : NULL;
+	if (!kern_impl_usable(impl))
+		return -EOPNOTSUPP;
+	*ops = impls[impl].ops;
+	return 0;
 }
 
 size_t kern_attn_scratch(const struct kern_attn *a, enum kern_impl impl)
 {
-	const struct kern_ops *ops = kern_ops_get(a, impl);
+	const struct kern_ops *ops;
 
-	return kern_attn_check(a) || !ops ? 0 : ops->scratch(a);
+	return kern_ops_get(a, impl, &ops) ? 0 : ops->scratch(a);
 }
 
 int kern_attn(const struct kern_attn *a, enum kern_impl impl, void *scratch)
@@ -212,13 +219,10 @@ int kern_attn(const struct kern_attn *a, enum kern_impl impl, void *scratch)
 	const struct kern_ops *ops;
 	struct kern_part part;
 	uint32_t seq;
-	int err = kern_attn_check(a);
+	int err = kern_ops_get(a, impl, &ops);
 
 	if (err)
 		return err;
-	ops = kern_ops_get(a, impl);
-	if (!ops)
-		return -EOPNOTSUPP;
 	if (ops->scratch(a) && (!scratch || (uintptr_t)scratch % 64))
 		return -EINVAL;
 	part = (struct kern_part){

@@ -78,8 +78,9 @@ extern const struct kern_ops kern_ops_amx;
 /* 0, or -EINVAL for a view no kernel can work on. */
 int kern_view_check(const struct kern_view *);
 
-/* The implementation impl stands for; NULL if this CPU lacks it. */
-const struct kern_ops *kern_ops_get(const struct kern_attn *, enum kern_impl);
+/* Checks a call and gives the implementation impl stands for. -EINVAL, or -EOPNOTSUPP where this
+ * CPU lacks it. */
+int kern_ops_get(const struct kern_attn *, enum kern_impl, const struct kern_ops **);
 
 /* Elements of a query row and of an output row. */
 static inline uint32_t kern_q_width(const struct kern_view *v)

@@ -463,13 +463,10 @@ int kern_plan_make(const struct kern_attn *a, enum kern_impl impl, uint32_t work
 	const struct kern_ops *ops;
 	struct planner p;
 	uint32_t i;
-	int err = kern_attn_check(a);
+	int err = kern_ops_get(a, impl, &ops);
 
 	if (err)
 		return err;
-	ops = kern_ops_get(a, impl);
-	if (!ops)
-		return -EOPNOTSUPP;
 	if (!mem || (uintptr_t)mem % 64)
 		return -EINVAL;
 	measure(&p, a, workers);
