@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "kernels.h"
+
 static const char *const names[ATTN_NR_PEAKS] = { "fp32 fma", "vdpbf16ps", "tdpbf16ps" };
 static bool has[ATTN_NR_PEAKS];
 
@@ -19,15 +21,6 @@ bool attn_peak_has(enum attn_peak p)
 }
 
 #ifdef __x86_64__
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#define ARCH_REQ_XCOMP_PERM 0x1023
-#define XFEATURE_TILEDATA   18
-#define CPUID7_EDX_AMX_BF16 (1u << 22)
-#define CPUID7_EDX_AMX_TILE (1u << 24)
-
 #define OP8(op, r, a, b)                                                                    \
 	op " " r "28, " r "29, " r #a "0\n\t" op " " r "28, " r "29, " r #a "1\n\t"          \
 	op " " r "28, " r "29, " r #a "2\n\t" op " " r "28, " r "29, " r #a "3\n\t"          \
@@ -127,24 +120,13 @@ static double amx_tiles(uint64_t n)
 	return flop;
 }
 
-static bool amx_allowed(void)
-{
-	unsigned int a, b, c, d;
-
-	if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
-		return false;
-	if (!(d & CPUID7_EDX_AMX_TILE) || !(d & CPUID7_EDX_AMX_BF16))
-		return false;
-	return !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILEDATA);
-}
-
 void attn_peak_init(void)
 {
 	__builtin_cpu_init();
 	has[ATTN_PEAK_FMA] = __builtin_cpu_supports("avx512f") ||
 			     (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
 	has[ATTN_PEAK_BF16] = __builtin_cpu_supports("avx512bf16");
-	has[ATTN_PEAK_AMX] = amx_allowed();
+	has[ATTN_PEAK_AMX] = kern_impl_usable(KERN_AMX); /* asks Linux for the registers */
 }
 
 double attn_peak_run(enum attn_peak p, uint64_t rounds)

@@ -108,9 +108,9 @@ struct kv_rows {
 KV_API int kv_convert_rows(const struct kv_rows *to, uint32_t to_pos, const struct kv_rows *from,
 			   uint32_t from_pos, uint32_t n);
 
-/* Which implementation a call would take ("ref", "generic", "avx2", "avx512") and whether it has a
- * fast instance for these dimensions. Looks at group, layer, heads, q_len, q_dtype and scale only;
- * impl and fast may be NULL. [concurrent] */
+/* Which implementation a call would take ("ref", "generic", "avx2", "avx512", "avx512bf16", "amx")
+ * and whether it has a fast instance for these dimensions. Looks at group, layer, heads, q_len,
+ * q_dtype and scale only; impl and fast may be NULL. [concurrent] */
 KV_API int kv_attn_query(struct kv_cache *, const struct kv_attn *, const char **impl, bool *fast);
 
 /* Merge partial results over disjoint token sets: out, lse [rows][dim], [rows]; may be parts[0]. */
