@@ -210,18 +210,6 @@ static void what_can_be_adopted_is_not_traded(void **state)
 	mmt_fini(&t);
 }
 
-/* A busy engine of tenant 2 that reads new prompts in a full pool. */
-static void busy(uint32_t times)
-{
-	for (uint32_t i = 0; i < times; i++) {
-		assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + ANSWER), 0);
-		assert_int_equal(mmt_commit(&t, e2, c2, 0, mmt_tokens(2000 + i * 32),
-					    PAGES * MMT_PT, t.pages), 0);
-		assert_int_equal(mmt_unlease(&t, e2, t.rp.lease), 0);
-		settle();
-	}
-}
-
 /* Behind more extents of a protected tenant than a look goes past. */
 static void what_is_cold_is_found_behind_what_is_protected(void **state)
 {
@@ -237,7 +225,7 @@ static void what_is_cold_is_found_behind_what_is_protected(void **state)
 		cached(e1, c1, i * 200);
 	cached(e3, c3, 0);
 	cached(e3, c3, 200);
-	busy(40);
+	busy(e2, c2, 40);
 	assert_int_equal(charge(1), 7);
 	assert_int_equal(charge(3), 0);
 	assert_int_equal(charge(2), 3);
@@ -253,7 +241,7 @@ static void what_is_parked_is_not_traded(void **state)
 	lease = mmt_chain(&t, e1, c1, 0, PAGES);
 	assert_int_equal(mmt_park(&t, MM_PARK, e1, lease, 0, 0), 0);
 	cached(e1, c1, 200);
-	busy(30);
+	busy(e2, c2, 30);
 	assert_int_equal(charge(1), 1);
 	assert_int_equal(charge(2), 3);
 	mmt_fini(&t);

@@ -81,6 +81,18 @@ static UNUSED void cached(uint32_t e, uint32_t c, uint32_t from)
 	assert_int_equal(mmt_unlease(&t, e, mmt_chain(&t, e, c, from, PAGES)), 0);
 }
 
+/* The same by an engine that waits for its pages, and time after time, each prompt a new one. */
+static UNUSED void busy(uint32_t e, uint32_t c, uint32_t times)
+{
+	for (uint32_t i = 0; i < times; i++) {
+		assert_int_equal(mmt_alloc_until(&t, e, c, 0, PAGES, t.now + ANSWER), 0);
+		assert_int_equal(mmt_commit(&t, e, c, 0, mmt_tokens(2000 + i * 32),
+					    PAGES * MMT_PT, t.pages), 0);
+		assert_int_equal(mmt_unlease(&t, e, t.rp.lease), 0);
+		settle();
+	}
+}
+
 static UNUSED uint32_t found(uint32_t e, uint32_t c, uint32_t from)
 {
 	uint32_t nr;

@@ -396,13 +396,16 @@ static UNUSED int mmt_reserve(struct mmt *t, uint32_t engine, uint32_t device, u
 	return mmt_submit(t, &rq);
 }
 
+#define MMT_TOKENS	4096u
+
 /* The tokens from, from + 1, ... */
 static UNUSED const uint32_t *mmt_tokens(uint32_t from)
 {
-	static uint32_t all[4096];
+	static uint32_t all[MMT_TOKENS];
 
+	assert_true(from < MMT_TOKENS);
 	if (!all[1])
-		for (uint32_t i = 0; i < 4096; i++)
+		for (uint32_t i = 0; i < MMT_TOKENS; i++)
 			all[i] = i;
 	return all + from;
 }
@@ -413,6 +416,7 @@ static UNUSED uint32_t mmt_chain(struct mmt *t, uint32_t engine, uint32_t cache,
 {
 	uint64_t ids[64];
 
+	assert_true(from + nr_pages * MMT_PT <= MMT_TOKENS);
 	assert_int_equal(mmt_alloc(t, engine, cache, 0, nr_pages, ids), 0);
 	assert_int_equal(mmt_commit(t, engine, cache, 0, mmt_tokens(from), nr_pages * MMT_PT, ids),
 			 0);

@@ -1,36 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reports of refused allocations: what is in them, and how many there are. */
-#include "mmt.h"
+#include "two_engines.h"
 
 #define SEC	1000000000ull
 #define PER	8u		/* pages an extent */
 #define BYTES(pages) ((pages) * MMT_PAGE)
 
-static struct mmt t;
-static uint32_t e1, e2, m1, m2, c1, c2;
-
 static int setup(void **state)
 {
 	struct mm_config cfg = mmt_config();
-	struct mm_cache_desc d = mmt_desc(1);
 
 	(void)state;
 	cfg.max_engines = cfg.max_members = cfg.max_tenants = 24;
 	cfg.max_caches = 60;
 	cfg.max_pending = 64;
-	mmt_init(&t, &cfg);
+	two_engines_of(&cfg, 10, 20);
 	t.now = 100 * SEC;
-	assert_int_equal(mmt_attach(&t, 10, &e1, &m1), 0);
-	assert_int_equal(mmt_attach(&t, 20, &e2, &m2), 0);
-	assert_int_equal(mmt_open(&t, e1, &d, &c1), 0);
-	assert_int_equal(mmt_open(&t, e2, &d, &c2), 0);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	mmt_fini(&t);
 	return 0;
 }
 

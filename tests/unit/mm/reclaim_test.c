@@ -616,15 +616,21 @@ static void who_has_cached_pages_leaves_the_low_watermark_alone(void **state)
 	mmt_fini(&t);
 }
 
-/* A busy engine does not leave to another for ever what is colder than its own. */
-static void who_is_idle_gives_up_what_is_colder(void **state)
+/* Three extents of each; what is free is what low keeps. */
+static void start_down_to_low(void)
 {
-	(void)state;
 	start(8, 2, 2);
 	for (uint32_t i = 0; i < 3; i++)
 		cached(e1, c1, i * 200);
 	for (uint32_t i = 0; i < 3; i++)
 		cached(e2, c2, i * 200);
+}
+
+/* A busy engine does not leave to another for ever what is colder than its own. */
+static void who_is_idle_gives_up_what_is_colder(void **state)
+{
+	(void)state;
+	start_down_to_low();
 	settle();
 	assert_int_equal(charge(1), 3);
 	for (uint32_t i = 3; i < 15; i++) {
@@ -639,11 +645,7 @@ static void who_is_idle_gives_up_what_is_colder(void **state)
 static void who_uses_its_pages_keeps_them(void **state)
 {
 	(void)state;
-	start(8, 2, 2);
-	for (uint32_t i = 0; i < 3; i++)
-		cached(e1, c1, i * 200);
-	for (uint32_t i = 0; i < 3; i++)
-		cached(e2, c2, i * 200);
+	start_down_to_low();
 	for (uint32_t i = 3; i < 15; i++) {
 		for (uint32_t k = 0; k < 3; k++)
 			assert_int_equal(found(e1, c1, k * 200), PAGES);
@@ -663,13 +665,7 @@ static void who_is_idle_gives_up_a_full_pool(void **state)
 	start(8, 0, 0);
 	for (uint32_t i = 0; i < 8; i++)
 		cached(e1, c1, i * 200);
-	for (uint32_t i = 0; i < 32; i++) {
-		assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, PAGES, t.now + ANSWER), 0);
-		assert_int_equal(mmt_commit(&t, e2, c2, 0, mmt_tokens(2000 + i * 32),
-					    PAGES * MMT_PT, t.pages), 0);
-		assert_int_equal(mmt_unlease(&t, e2, t.rp.lease), 0);
-		settle();
-	}
+	busy(e2, c2, 32);
 	assert_true(charge(2) >= 7);
 	mmt_fini(&t);
 }
