@@ -235,7 +235,7 @@ static void begin(const struct flash *f)
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
 
 	*scratch_of(f).ready = false;
-	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : f->rows);
+	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : of_bytes(f) ? f->rows : 2 * f->rows);
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
 	for (b = 0; b < nr_blocks(f); b++)
