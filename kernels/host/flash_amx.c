@@ -61,7 +61,7 @@ struct amx {
 	char *v;	/* [step][16 columns][pair][16] pairs of bf16; or like k */
 	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_row() */
 	float *stage;	/* [16][ldacc]: rows of acc of which a neighbour must not be touched */
-	bool *ready;	/* flash_amx_few_bytes: the first keys of the tile are widened */
+	bool *ready;	/* few rows: work on the tile was done with the one before, see there */
 };
 
 static size_t extra_bytes(const struct kern_attn *at)
@@ -247,24 +247,28 @@ static void begin(const struct flash *f)
 
 /* ---- scores ---- */
 
-static bool in_place(const char *const *rows, size_t stride)
+static bool in_place(const struct flash_tile *tile, const char *const *rows, size_t stride)
 {
 	size_t off = 0;
 	uint32_t i;
 
+	if (!tile->in_order)
+		return true; /* a group is a part of a page */
 	for (i = 1; i < AMX_ROWS; i++)
 		off |= (size_t)(rows[i] - rows[i - 1]) ^ stride;
 	return !off;
 }
 
-/* Group g of rows, of which [t0, t1) are to be used: zeroes take the place of the others. */
-static struct amx_rows group_rows(const char *const *rows, size_t row_bytes, uint32_t width,
-				  uint32_t g, uint32_t t0, uint32_t t1, char *copy)
+/* Group g of a tile's rows, of which [t0, t1) are to be used: zeroes take the place of the others. */
+static struct amx_rows group_rows(const struct flash_tile *tile, const char *const *rows,
+				  size_t row_bytes, uint32_t width, uint32_t g, uint32_t t0,
+				  uint32_t t1, char *copy)
 {
 	const size_t stride = (size_t)kern_row_pad(width) * 2;
 	uint32_t t = g * AMX_ROWS, i, c;
 
-	if (t >= t0 && t + AMX_ROWS <= t1 && width % AMX_WIDE == 0 && in_place(rows + t, row_bytes))
+	if (t >= t0 && t + AMX_ROWS <= t1 && width % AMX_WIDE == 0 &&
+	    in_place(tile, rows + t, row_bytes))
 		return (struct amx_rows){rows[t], row_bytes};
 	copy += t * stride;
 	memset(copy, 0, AMX_ROWS * stride);
@@ -275,11 +279,9 @@ static struct amx_rows group_rows(const char *const *rows, size_t row_bytes, uin
 	return (struct amx_rows){copy, stride};
 }
 
-static struct amx_rows key_rows(const struct flash *f, uint32_t g)
+static struct amx_rows key_rows(const struct flash *f, const struct flash_tile *tile, uint32_t g)
 {
-	if (of_bytes(f))
-		return bytes_keys(f, g);
-	return group_rows(f->tile->k, f->at->view.k_row, f->k_width, g, 0, f->tile->n,
+	return group_rows(tile, tile->k, f->at->view.k_row, f->k_width, g, 0, tile->n,
 			  scratch_of(f).k);
 }
 
@@ -354,8 +356,12 @@ static void scores(const struct flash *f)
 	uint32_t b, g, part = 0;
 
 	/* past the last token: the first group once more, its scores are not looked at */
-	for (g = 0; g < AMX_GROUPS; g++)
-		k[g] = g * AMX_ROWS < f->tile->n ? key_rows(f, g) : k[0];
+	for (g = 0; g < AMX_GROUPS; g++) {
+		if (g * AMX_ROWS >= f->tile->n)
+			k[g] = k[0];
+		else
+			k[g] = of_bytes(f) ? bytes_keys(f, g) : key_rows(f, f->tile, g);
+	}
 	amx_barrier(f);
 	for (g = 0; g < AMX_GROUPS; g += 2)
 		for (b = 0; b + 2 <= blocks; b += 2) {
