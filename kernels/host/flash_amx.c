@@ -235,7 +235,10 @@ static void begin(const struct flash *f)
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
 
 	*scratch_of(f).ready = false;
-	configure(kern_head_rows(f->at) > FEW_ROWS ? AMX_ROWS : of_bytes(f) ? f->rows : 2 * f->rows);
+	if (kern_head_rows(f->at) > FEW_ROWS)
+		configure(AMX_ROWS);
+	else
+		configure(of_bytes(f) ? f->rows : 2 * f->rows);
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
 	for (b = 0; b < nr_blocks(f); b++)
@@ -259,7 +262,7 @@ static bool in_place(const struct flash_tile *tile, const char *const *rows, siz
 	return !off;
 }
 
-/* Group g of a tile's rows, of which [t0, t1) are to be used: zeroes take the place of the others. */
+/* Group g of a tile's rows, of which [t0, t1) are to be used; zeroes are in place of the others. */
 static struct amx_rows group_rows(const struct flash_tile *tile, const char *const *rows,
 				  size_t row_bytes, uint32_t width, uint32_t g, uint32_t t0,
 				  uint32_t t1, char *copy)
