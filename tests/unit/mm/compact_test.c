@@ -635,20 +635,23 @@ static void held_pages_have_the_first_claim_to_the_room(void **state)
 
 /* ---- who waits gets the room --------------------------------------------------------------- */
 
-static void waiting_allocation_gets_what_half_empty_extents_give_back(void **state)
+/* Whose tenant is protected loses nothing by it either. */
+static void wait_beside_half_empty_extents(uint64_t low)
 {
+	struct mm_limits limits = { .low_bytes = low, .high_bytes = MM_NO_LIMIT,
+				    .max_bytes = MM_NO_LIMIT };
 	struct mm_config cfg = config(4);
 	struct mm_cache_desc d = mmt_desc(1), d2 = mmt_desc(2);
 	uint32_t e, m, c, e2, c2;
 	uint64_t ids[8];
 	struct mmt t;
 
-	(void)state;
 	cfg.idle_ns = 1ull << 60;	/* for who waits alone, not since its engine rests */
 	mmt_init(&t, &cfg);
 	mmt_attach(&t, 1, &e, &m);
 	mmt_open(&t, e, &d, &c);
 	hold_parts(&t, e, c, 4, 2, ids);
+	assert_int_equal(mmt_limits(&t, 1, 0, limits, MM_OOM_NONE), 0);
 	mmt_attach(&t, 2, &e2, NULL);
 	mmt_open(&t, e2, &d2, &c2);
 	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 1, t.now + 100 * ANSWER), MMT_LATER);
@@ -658,6 +661,13 @@ static void waiting_allocation_gets_what_half_empty_extents_give_back(void **sta
 	assert_int_equal(t.late.result, 0);
 	assert_int_equal(t.late.nr_pages, 1);
 	mmt_fini(&t);
+}
+
+static void waiting_allocation_gets_what_half_empty_extents_give_back(void **state)
+{
+	(void)state;
+	wait_beside_half_empty_extents(0);
+	wait_beside_half_empty_extents(4 * MMT_EXTENT);
 }
 
 int main(void)
