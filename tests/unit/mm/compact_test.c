@@ -237,6 +237,80 @@ static void hundred_half_empty_extents_of_held_pages_shrink_to_55(void **state)
 	mmt_fini(&t);
 }
 
+/* A request of each kind, right in all it names. */
+static struct mm_request good(struct mmt *t, enum mm_op op, uint32_t e, uint32_t c, uint64_t *page)
+{
+	static struct mm_cache_desc other;
+	static uint32_t lease;
+	uint32_t window;
+
+	other = mmt_desc(2);
+	other.group[0] = (struct mm_group_desc){ .kind = MM_GROUP_WINDOW, .window_tokens = 16 };
+	assert_int_equal(mmt_open(t, e, &other, &window), 0);
+	lease = mmt_chain(t, e, op == MM_DROP_HEAD ? window : c, 0, 4);
+	switch (op) {
+	case MM_CACHE_OPEN:
+		return (struct mm_request){ .op = op, .engine = e, .open.desc = &other };
+	case MM_ALLOC:
+		return (struct mm_request){ .op = op, .engine = e, .cache = c, .alloc.nr_pages = 1 };
+	case MM_FREE:
+		return (struct mm_request){ .op = op, .engine = e, .free = { page, 1 } };
+	case MM_LOOKUP:
+		return (struct mm_request){ .op = op, .engine = e, .cache = c,
+					    .lookup = { mmt_tokens(0), MMT_PT, NULL, 0 } };
+	case MM_COMMIT:
+		return (struct mm_request){ .op = op, .engine = e, .cache = c,
+					    .commit = { 0, mmt_tokens(300), MMT_PT, page, 1, NULL,
+							0 } };
+	case MM_UNLEASE:
+		return (struct mm_request){ .op = op, .engine = e, .unlease = { &lease, 1 } };
+	case MM_RESUME:
+	case MM_UNPARK:
+		assert_int_equal(mmt_park(t, MM_PARK, e, lease, 0, 0), 0);
+		return (struct mm_request){ .op = op, .engine = e, .park.park = t->rp.park };
+	case MM_PARK:
+		return (struct mm_request){ .op = op, .engine = e, .park.lease = lease };
+	case MM_HINT:
+		return (struct mm_request){ .op = op, .engine = e, .hint.lease = lease };
+	case MM_RESERVE:
+		return (struct mm_request){ .op = op, .engine = e };
+	default:
+		return (struct mm_request){ .op = op, .engine = e, .lease = { lease, 1 } };
+	}
+}
+
+/* Looking at its own numbers is not, nor is asking what there is to do. */
+static void engine_that_asks_for_anything_is_at_work(void **state)
+{
+	const enum mm_op ops[] = {
+		MM_CACHE_OPEN, MM_ALLOC, MM_FREE, MM_LOOKUP, MM_COMMIT, MM_LEASE_DUP, MM_UNLEASE,
+		MM_PARK, MM_RESUME, MM_UNPARK, MM_DROP_HEAD, MM_RESERVE, MM_HINT, MM_STAT,
+	};
+	struct mm_config cfg = config(20);
+	struct mm_cache_desc d = mmt_desc(1);
+
+	(void)state;
+	for (uint32_t i = 0; i < sizeof(ops) / sizeof(*ops); i++) {
+		struct mm_request rq;
+		struct mmt t;
+		uint32_t e, m, c;
+		uint64_t ids[20];
+
+		mmt_init(&t, &cfg);
+		mmt_attach(&t, 1, &e, &m);
+		mmt_open(&t, e, &d, &c);
+		hold_parts(&t, e, c, 10, 2, ids);
+		rq = good(&t, ops[i], e, c, ids);
+		t.now += IDLE - 1;
+		assert_int_equal(mmt_submit(&t, &rq), 0);
+		t.now += 1;
+		ticks(&t, 100);
+		if (!event_of(&t, m, MM_EVENT_VACATE) != (ops[i] != MM_STAT))
+			fail_msg("op %u", ops[i]);
+		mmt_fini(&t);
+	}
+}
+
 static void idle_engine_keeps_its_held_pages_and_one_extent(void **state)
 {
 	struct mm_config cfg = config(12);
@@ -677,6 +751,7 @@ int main(void)
 		cmocka_unit_test(vacate_past_its_deadline_is_given_up_and_rests),
 		cmocka_unit_test(owner_that_runs_out_of_pages_takes_its_extent_back),
 		cmocka_unit_test(hundred_half_empty_extents_of_held_pages_shrink_to_55),
+		cmocka_unit_test(engine_that_asks_for_anything_is_at_work),
 		cmocka_unit_test(idle_engine_keeps_its_held_pages_and_one_extent),
 		cmocka_unit_test(hundred_half_empty_extents_of_cached_pages_shrink_to_55),
 		cmocka_unit_test(page_leased_while_it_moves_stays),

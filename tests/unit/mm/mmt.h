@@ -437,6 +437,8 @@ static UNUSED uint32_t mmt_device_extents(struct mmt *t, uint32_t device)
 		uint64_t before_ = mm_digest((t)->mm); \
 		assert_int_equal(call, err); \
 		assert_int_equal((t)->rp.reason, why); \
+		if ((why) == MM_NO_SUCH_ID || (why) == MM_STALE_PAGE || (why) == MM_NOT_OWNER) \
+			assert_int_equal((t)->rp.b, 0); \
 		assert_true(mm_digest((t)->mm) == before_); \
 	} while (0)
 
