@@ -133,7 +133,8 @@ void workingset_use(struct mm *mm, uint32_t node, uint64_t clock)
 
 	if (!n->age)	/* made just now */
 		return;
-	used_again(mm, n, n->class, (uint32_t)(clock >> 10) - (uint32_t)(n->age >> 10), clock >> 10);
+	used_again(mm, n, n->class, (uint32_t)(clock >> 10) - (uint32_t)(n->age >> 10),
+		   clock >> 10);
 	n->hits = (n->hits < POLICY_MAX_HITS ? n->hits + 1 : n->hits) & POLICY_MAX_HITS;
 	n->reuse = 0;	/* what the engine expected has happened */
 }

@@ -252,7 +252,8 @@ static struct mm_request good(struct mmt *t, enum mm_op op, uint32_t e, uint32_t
 	case MM_CACHE_OPEN:
 		return (struct mm_request){ .op = op, .engine = e, .open.desc = &other };
 	case MM_ALLOC:
-		return (struct mm_request){ .op = op, .engine = e, .cache = c, .alloc.nr_pages = 1 };
+		return (struct mm_request){ .op = op, .engine = e, .cache = c,
+					    .alloc.nr_pages = 1 };
 	case MM_FREE:
 		return (struct mm_request){ .op = op, .engine = e, .free = { page, 1 } };
 	case MM_LOOKUP:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What is learnt of reuse, beside the definition in worth.h worked out in double and by brute force. */
+/* What is learnt of reuse, beside the definition in worth.h in double and by brute force. */
 #include <math.h>
 
 #include "mmt.h"
@@ -102,7 +102,7 @@ static double reached(const struct history *h, uint32_t class, double age, doubl
 	return sum;
 }
 
-static double lowest_bucket(const struct history *h, uint32_t now_epoch)
+static uint32_t lowest_bucket(const struct history *h, uint32_t now_epoch)
 {
 	double raw[WORTH_BUCKETS] = { 0 }, sum = 0, half = 0;
 	uint32_t b;
@@ -120,7 +120,7 @@ static double lowest_bucket(const struct history *h, uint32_t now_epoch)
 
 static void define(const struct history *h, uint32_t class, double *index)
 {
-	uint32_t now_epoch = (h->nr_pages - 1) / EPOCH, first = (uint32_t)lowest_bucket(h, now_epoch);
+	uint32_t now_epoch = (h->nr_pages - 1) / EPOCH, first = lowest_bucket(h, now_epoch);
 	double now = (double)h->now_ms, raw[WORTH_BUCKETS] = { 0 };
 	double x[WORTH_BUCKETS + 1] = { 0 }, y[WORTH_BUCKETS + 1] = { 0 }, alive = 1;
 	double all = reached(h, class, 0, now, now_epoch);
