@@ -27,7 +27,7 @@
 #define MMT_PT		16u		/* tokens a page in most tests */
 #define MMT_EXTENT	65536ull
 #define MMT_PAGE	8192ull		/* so 8 pages an extent */
-#define MMT_FX		256
+#define MMT_FX		2048
 
 #define UNUSED __attribute__((unused))
 
