@@ -595,6 +595,36 @@ static void one_shard_that_fails_leaves_the_page_where_it_is(void **state)
 	mmt_fini(&t);
 }
 
+/* What is no longer, or was never, under way cannot end. */
+static void a_move_ends_once_and_by_its_own_id(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint64_t digest, id[2];
+	uint32_t e, m, c, x;
+	struct mmt t;
+
+	(void)state;
+	x = begin_moves(&t, &d, &e, &m, &c);
+	assert_int_equal(t.nr_fx, 2);
+	id[0] = t.fx[0].id;
+	id[1] = t.fx[1].id;
+	digest = mm_digest(t.mm);
+	for (uint32_t bit = 0; bit < 44; bit++)	/* shard, slot, number */
+		if ((id[0] ^ 1ull << bit) != id[1])
+			assert_int_equal(mm_complete(t.mm, id[0] ^ 1ull << bit, 0, t.now), -ENOENT);
+	assert_true(mm_digest(t.mm) == digest);
+	mmt_complete(&t, 0, 0);
+	digest = mm_digest(t.mm);
+	assert_int_equal(mm_complete(t.mm, id[0], 0, t.now), -ENOENT);
+	assert_int_equal(mm_complete(t.mm, id[0], -EIO, t.now), -ENOENT);
+	assert_true(mm_digest(t.mm) == digest);
+	carry_out(&t);
+	assert_int_equal(mm_complete(t.mm, id[1], 0, t.now), -ENOENT);
+	assert_int_equal(mm_vmstat(t.mm)->pages_move, 2);
+	find_chain(&t, e, c, x, 2);
+	mmt_fini(&t);
+}
+
 static void page_id_of_moved_content_is_new_and_the_old_one_stale(void **state)
 {
 	struct mm_cache_desc d = mmt_desc(1);
@@ -761,6 +791,7 @@ int main(void)
 		cmocka_unit_test(private_cache_that_goes_while_pages_move_leaves_nothing),
 		cmocka_unit_test(orphans_adopted_while_pages_move_keep_their_content),
 		cmocka_unit_test(one_shard_that_fails_leaves_the_page_where_it_is),
+		cmocka_unit_test(a_move_ends_once_and_by_its_own_id),
 		cmocka_unit_test(page_id_of_moved_content_is_new_and_the_old_one_stale),
 		cmocka_unit_test(owner_uses_up_its_cached_pages_before_it_takes_back),
 		cmocka_unit_test(cached_pages_beside_held_ones_give_way),

@@ -231,6 +231,66 @@ static void bad_hints_change_nothing(void **state)
 	mmt_fini(&s);
 }
 
+/* New: the end of a chain, another page, one appended to a hit; then by uses. */
+static void pages_are_classed_by_their_uses(void **state)
+{
+	static const uint8_t used[32] = { 0, 3, 4, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7,
+					  8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8 };
+	uint32_t page[2] = { 1, 2 }, n;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	prompt(page, 2);
+	n = pool_next(s.mm, &s.mm->nodes, 0);
+	for (uint32_t tail = 0; tail < 2; tail++)
+		for (uint32_t hits = 1; hits < 32; hits++) {
+			node_at(s.mm, n)->hits = hits & 31;
+			assert_int_equal(policy_gittins.class(s.mm, n, tail), used[hits]);
+		}
+	for (uint32_t appended = 0; appended < 2; appended++) {
+		node_at(s.mm, n)->hits = 0;
+		node_at(s.mm, n)->appended = appended & 1;
+		assert_int_equal(policy_gittins.class(s.mm, n, true), 0);
+		assert_int_equal(policy_gittins.class(s.mm, n, false), 1 + appended);
+	}
+	free(s.mem);
+}
+
+/* A hit in the time that is left, in a quarter of it at least, until twice the time has passed;
+ * priorities are 1, 4 and 16 times that. What has expired is worth nothing. */
+static void worth_of_a_page_with_hints_is_as_documented(void **state)
+{
+	static const uint32_t due[] = { 1, 4, 8, 9, 100, 4096, 1000000 };
+	uint32_t page[1] = { 1 }, n;
+	struct node *no;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	prompt(page, 1);
+	n = pool_next(s.mm, &s.mm->nodes, 0);
+	no = node_at(s.mm, n);
+	s.mm->now_ns = 1ull << 45;
+	for (uint32_t i = 0; i < sizeof(due) / sizeof(*due); i++)
+		for (uint32_t tenth = 0; tenth < 25; tenth++) {
+			uint64_t whole = policy_unpack_ms(policy_pack_ms(due[i]));
+			uint64_t ms = whole * tenth / 10, left = ms < whole ? whole - ms : 0, want;
+
+			left = left > whole / 4 ? left : whole / 4 + 1;
+			want = ms < 2 * whole ? WORTH_ONE / left : 1;
+			no->reuse = policy_pack_ms(due[i]) & 255;
+			no->age = (s.mm->now_ns >> 10) - (ms << 10);
+			for (uint32_t prio = 0; prio < 3; prio++) {
+				no->prio = prio & 3;
+				assert_int_equal(policy_gittins.worth(s.mm, n),
+						 want << (prio == 1 ? 2 : prio ? 4 : 0));
+			}
+			no->ttl = policy_pack_ms(5) & 255;
+			assert_int_equal(policy_gittins.worth(s.mm, n) == 0, ms >= 5);
+			no->ttl = 0;
+		}
+	free(s.mem);
+}
+
 static void packed_times_are_rounded_up_by_an_eighth_at_most(void **state)
 {
 	(void)state;
@@ -339,6 +399,8 @@ int main(void)
 		cmocka_unit_test(priority_weighs_the_time),
 		cmocka_unit_test(what_is_expected_back_is_kept),
 		cmocka_unit_test(bad_hints_change_nothing),
+		cmocka_unit_test(pages_are_classed_by_their_uses),
+		cmocka_unit_test(worth_of_a_page_with_hints_is_as_documented),
 		cmocka_unit_test(packed_times_are_rounded_up_by_an_eighth_at_most),
 		cmocka_unit_test(an_idle_extent_is_cheaper_than_one_in_use),
 		cmocka_unit_test(buckets_cover_all_times),
