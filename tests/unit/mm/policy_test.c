@@ -220,6 +220,7 @@ static void bad_hints_change_nothing(void **state)
 	begin(MM_POLICY_GITTINS, 64);
 	lease = mmt_chain(&s, e, c, 0, 4);
 	assert_int_equal(try_hint(lease, (struct mm_hint){ .priority = 3 }), -EINVAL);
+	assert_true(s.rp.a == 3 && s.rp.b == 2);
 	assert_int_equal(try_hint(lease, (struct mm_hint){ .from_page = 4 }), -EINVAL);
 	assert_int_equal(try_hint(lease, (struct mm_hint){ 2, 2, 1, 0, 0 }), -EINVAL);
 	assert_int_equal(try_hint(lease, (struct mm_hint){ 0, 5, 1, 0, 0 }), -EINVAL);
@@ -228,6 +229,28 @@ static void bad_hints_change_nothing(void **state)
 	assert_int_equal(try_hint(lease, (struct mm_hint){ 1, 3, 2, UINT32_MAX, UINT32_MAX }), 0);
 	assert_int_equal(s.rp.nr_pages, 2);
 	assert_int_equal(mmt_unlease(&s, e, lease), 0);
+	mmt_fini(&s);
+}
+
+static void hints_are_written_on_the_pages_they_name(void **state)
+{
+	uint32_t lease, nr = 0;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	lease = mmt_chain(&s, e, c, 0, 4);
+	for (uint32_t ms = 1; ms < 100; ms += 3, nr++) {
+		assert_int_equal(try_hint(lease, (struct mm_hint){ 1, 3, nr % 3, ms, ms + 1 }), 0);
+		for (uint32_t n = lease_at(s.mm, lease_find(s.mm, 1, lease))->node; n;
+		     n = node_at(s.mm, n)->parent) {
+			const struct node *no = node_at(s.mm, n);
+			bool named = no->depth == 1 || no->depth == 2;
+
+			assert_int_equal(no->prio, named ? nr % 3 : 1);
+			assert_int_equal(no->reuse, named ? policy_pack_ms(ms) : 0);
+			assert_int_equal(no->ttl, named ? policy_pack_ms(ms + 1) : 0);
+		}
+	}
 	mmt_fini(&s);
 }
 
@@ -398,6 +421,7 @@ int main(void)
 		cmocka_unit_test(what_is_past_its_time_goes_first),
 		cmocka_unit_test(priority_weighs_the_time),
 		cmocka_unit_test(what_is_expected_back_is_kept),
+		cmocka_unit_test(hints_are_written_on_the_pages_they_name),
 		cmocka_unit_test(bad_hints_change_nothing),
 		cmocka_unit_test(pages_are_classed_by_their_uses),
 		cmocka_unit_test(worth_of_a_page_with_hints_is_as_documented),
