@@ -232,6 +232,36 @@ static void bad_hints_change_nothing(void **state)
 	mmt_fini(&s);
 }
 
+/* Pages behind a hit at least as long as they are; what is committed piece by piece is as its first
+ * piece. */
+static void pages_are_appended_behind_as_many(void **state)
+{
+	(void)state;
+	for (uint32_t nr = 1; nr < 7; nr++) {
+		uint32_t page[16], tokens[16 * MMT_PT], lease, n;
+		uint64_t ids[16];
+
+		for (uint32_t i = 0; i < 16; i++)
+			page[i] = i + 1;
+		begin(MM_POLICY_GITTINS, 0);
+		prompt(page, 3);
+		fill(tokens, page, 16);
+		assert_int_equal(mmt_lookup(&s, e, c, 0, tokens, 16 * MMT_PT), 0);
+		assert_int_equal(s.rp.nr_pages, 3);
+		lease = s.rp.lease;
+		assert_int_equal(mmt_alloc(&s, e, c, 0, nr + 4, ids), 0);
+		assert_int_equal(mmt_commit(&s, e, c, lease, tokens + 3 * MMT_PT, nr * MMT_PT,
+					    ids), 0);
+		assert_int_equal(mmt_commit(&s, e, c, s.rp.lease, tokens + (3 + nr) * MMT_PT,
+					    4 * MMT_PT, ids + nr), 0);
+		n = lease_at(s.mm, lease_find(s.mm, 1, s.rp.lease))->node;
+		for (; n; n = node_at(s.mm, n)->parent)
+			assert_int_equal(node_at(s.mm, n)->appended,
+					 node_at(s.mm, n)->depth >= 3 && nr <= 3);
+		mmt_fini(&s);
+	}
+}
+
 static void hints_are_written_on_the_pages_they_name(void **state)
 {
 	uint32_t lease, nr = 0;
@@ -421,6 +451,7 @@ int main(void)
 		cmocka_unit_test(what_is_past_its_time_goes_first),
 		cmocka_unit_test(priority_weighs_the_time),
 		cmocka_unit_test(what_is_expected_back_is_kept),
+		cmocka_unit_test(pages_are_appended_behind_as_many),
 		cmocka_unit_test(hints_are_written_on_the_pages_they_name),
 		cmocka_unit_test(bad_hints_change_nothing),
 		cmocka_unit_test(pages_are_classed_by_their_uses),
