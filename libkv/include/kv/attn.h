@@ -35,7 +35,8 @@ struct kv_attn {
 	 * with t / dcp_interleave % dcp == dcp_rank only, close together; lengths are those of the
 	 * whole sequence. Exactly one rank may have the sinks; merge by lse: kv_attn_merge(). */
 	uint32_t dcp, dcp_rank, dcp_interleave;
-	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads], NULL: 1; MLA: k_scale[0] */
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads] (MLA: k_scale[0]), those the
+					 * cache was opened with; NULL: these (cache.h), else 1 */
 };
 
 /* A window group applies its window; -EINVAL if that reaches tokens the sequence has dropped.
@@ -98,7 +99,7 @@ struct kv_rows {
 	const struct kv_layout *layout;
 	uint32_t layer;
 	const uint64_t *pte;		/* page addresses, indexed by token / page_tokens */
-	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD */
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: as of a call; NULL: 1 */
 };
 
 /* n tokens from from_pos on become those from to_pos on in another dtype, scale or page size:
