@@ -20,8 +20,9 @@ static int check_array(const struct kv_layout *l, uint32_t g, const char *name, 
 	if (!scale)
 		return 0;
 	if (l->kind == KV_OPAQUE || l->scale != KV_SCALE_HEAD)
-		return err_set(-EINVAL, "group %u: %s is given, but its layout has no KV_SCALE_HEAD",
-			       g, name);
+		return err_set(-EINVAL,
+			       "group %u: %s is given, but its layout has no KV_SCALE_HEAD", g,
+			       name);
 	for (i = 0; i < l->layers * heads; i++)
 		if (!isfinite(scale[i]) || scale[i] <= 0)
 			return err_set(-EINVAL,
