@@ -210,7 +210,8 @@ static const char doc[] =
 	"\v"
 	"touch_ratio is the rate of the cache's bytes over that of the best of seven loops\n"
 	"that only load the pages of the same tables; peak_ratio that of the arithmetic over\n"
-	"vdpbf16ps (fp32 FMA where the CPU has none). Pages are shuffled in a pool of four times\n"
+	"vdpbf16ps (fp32 FMA where the CPU has none); plan_share is what planning each call anew\n"
+	"would take of it, in none of the times. Pages are shuffled in a pool of four times\n"
 	"the largest cache, and none comes back before all others were read. A sample whose\n"
 	"arithmetic probe is under .90 of the best is dropped. The run is void, and exits with\n"
 	"3, if touch is under .70 of a sequential read or too few samples are left.\n\n"
@@ -299,7 +300,7 @@ static void report_run(struct emit *e, const struct attn_shape *s, const struct 
 		{ .f = r->seconds },
 		{ .s = attn_touch_name(r->best_touch) },
 		{ .s = attn_peak_name(r->yardstick) },
-		{ .u = (uint64_t)r->lane[0].plan_ns },
+		{ .u = (uint64_t)r->lane[0].plan_ns.median },
 		{ .f = r->lane[0].error },
 		{ .u = r->void_why[0] != '\0' },
 		{ .s = r->void_why[0] ? r->void_why : NULL },
@@ -349,6 +350,7 @@ static void report_figures(struct emit *e, const struct attn_result *r)
 	n = stat_row(rows, n, "peak_ratio", "1", &l->peak_ratio);
 	n = stat_row(rows, n, "own_peak_ratio", "1", &l->own_ratio);
 	n = stat_row(rows, n, "touch_of_sequential", "1", &r->touch_of_sequential);
+	n = stat_row(rows, n, "plan_share", "1", &l->plan_share);
 	emit_table(e, "attn_ratios", stat_cols, STAT_COLS, rows, n);
 
 	for (i = n = 0; i < ATTN_NR_TOUCHES; i++)

@@ -45,7 +45,8 @@ struct attn_rates {
 	struct attn_stat against;	/* tokens a second over the first shape's */
 	const char *impl, *arithmetic;
 	bool fast;
-	double plan_ns;			/* planning of a call, in none of the times */
+	struct attn_stat plan_ns;	/* planning of a call, in none of the other times */
+	struct attn_stat plan_share;	/* of both together, were each call planned */
 	double error;			/* from the reference, NaN if not checked */
 };
 
