@@ -233,7 +233,7 @@ static int ascending(const void *a, const void *b)
 }
 
 /* NaN stays NaN: such a series has no number in it at all. */
-static struct attn_stat stat(double *v, unsigned int n)
+struct attn_stat attn_stat_of(double *v, unsigned int n)
 {
 	if (!n || isnan(v[0]))
 		return (struct attn_stat){ NAN, NAN, NAN };
@@ -251,7 +251,7 @@ static struct attn_stat stat(double *v, unsigned int n)
 		const struct sample *s = &(r)->sample[stat_i];			\
 		stat_v[stat_i] = (expr);					\
 	}									\
-	stat(stat_v, (r)->nr);							\
+	attn_stat_of(stat_v, (r)->nr);						\
 })
 
 static enum attn_peak arithmetic(enum kern_impl impl)

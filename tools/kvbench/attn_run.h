@@ -62,6 +62,9 @@ struct attn_result {
 	char void_why[96];		/* "" if it counts */
 };
 
+/* Sorts v. NaN if there is none, or the first is. */
+struct attn_stat attn_stat_of(double *v, unsigned int n);
+
 /* Four times the largest cache, 256 MiB to 4 GiB, and no more than a quarter of free memory. */
 size_t attn_pool_bytes(void);
 
