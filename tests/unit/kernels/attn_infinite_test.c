@@ -18,12 +18,18 @@ static float put_spot(const struct attn_case *c, const struct spot *s)
 {
 	const struct kern_view *v = &c->at.view;
 	uint64_t page = c->pte[s->seq][s->token / c->page_tokens];
-	uint32_t row = s->token % c->page_tokens;
+	uint32_t row = s->token % c->page_tokens, dtype = c->dtype, column = s->column;
 	const char *at = s->value ? kern_v_row(v, page, s->head, row)
 				  : kern_k_row(v, page, s->head, row);
-	float old = kern_num_get(c->dtype, at, s->column);
+	float old;
 
-	kern_num_put(c->dtype, (void *)(uintptr_t)at, s->column, s->with);
+	if (dtype == KERN_F8_DS) {
+		dtype = column < c->dk ? KERN_F8 : KERN_BF16;
+		at += column < c->dk ? 0 : kern_ds_rope(v);
+		column -= column < c->dk ? 0 : c->dk;
+	}
+	old = kern_num_get(dtype, at, column);
+	kern_num_put(dtype, (void *)(uintptr_t)at, column, s->with);
 	return old;
 }
 
@@ -132,7 +138,9 @@ static void check_case(struct attn_case c)
 					 .head = n % c.kv_heads,
 					 .value = n / 2 % kinds,
 					 .with = bad_values[j]};
-			uint32_t width = s.value ? c.dv : c.dk;
+			uint32_t width = c.kind == KERN_MLA ? c.dk + c.dv
+					 : s.value	    ? c.dv
+							    : c.dk;
 
 			s.column = n % 4 == 0 ? 0 : n % 4 == 1 ? width - 1 : n * 5 % width;
 			check_spot(&c, &s);
@@ -276,14 +284,15 @@ static void rows_of_bytes(void **state)
 
 static void mla_rows(void **state)
 {
-	static const uint32_t heads[] = {1, 5, 16, 40};
+	static const uint32_t heads[] = {1, 5, 16, 40}, dtypes[] = {KERN_BF16, KERN_F8_DS};
 	uint32_t i;
 
 	(void)state;
-	for (i = 0; i < 4; i++)
+	for (i = 0; i < 8; i++)
 		check_case((struct attn_case){.kind = KERN_MLA,
-					      .group = heads[i],
-					      .dk = 64,
+					      .dtype = dtypes[i / 4],
+					      .group = heads[i % 4],
+					      .dk = 64 << i / 4,
 					      .dv = 32,
 					      .len = {140},
 					      .q_len = 1 + i % 2,
