@@ -797,15 +797,31 @@ static const struct flash_ops flash_amx_ds = {
 	.unpack = unpack,
 };
 
+static void ds_few_values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0,
+			  uint32_t t1)
+{
+	uint32_t s0 = t0 / AMX_WIDE, s1 = (t1 + AMX_WIDE - 1) / AMX_WIDE, b;
+	struct amx x = scratch_of(f);
+
+	ds_pack(f, x.v, t0, t1);
+	if (!flash_whole(f)) {
+		values_some(f, &x, r0, r1, s0, s1, few_bytes_block);
+		return;
+	}
+	rescale(f);
+	for (b = 0; b < nr_blocks(f); b++)
+		few_bytes_block(f, &x, f->acc + (size_t)b * AMX_ROWS * f->ldacc, b, s0, s1);
+	amx_barrier(f->acc);
+}
+
 static const struct flash_ops flash_amx_ds_few = {
 	.q_size = 2,
 	.load_q = ds_load_q,
 	.begin = begin,
 	.scores = ds_few_scores,
-	.softmax = few_softmax,
-	.values = few_values,
-	.unpack = few_unpack,
-	.spoilt = few_spoilt,
+	.softmax = few_bytes_softmax,
+	.values = ds_few_values,
+	.unpack = unpack,
 };
 
 /* ---- the implementation ---- */
