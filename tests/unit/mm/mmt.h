@@ -225,6 +225,8 @@ static UNUSED int mmt_simple(struct mmt *t, enum mm_op op, uint32_t engine, uint
 	return mmt_submit(t, &rq);
 }
 
+static UNUSED uint32_t mmt_device;	/* where caches lie */
+
 static UNUSED struct mm_cache_desc mmt_desc(uint8_t model)
 {
 	struct mm_cache_desc d = { .page_tokens = MMT_PT, .nr_groups = 1, .nr_shards = 1 };
@@ -232,6 +234,7 @@ static UNUSED struct mm_cache_desc mmt_desc(uint8_t model)
 	d.model_key[0] = model;
 	d.layout_key[0] = 1;
 	d.group[0].kind = MM_GROUP_FULL;
+	d.shard[0].device = mmt_device;
 	d.shard[0].page_bytes[0] = MMT_PAGE;
 	return d;
 }

@@ -344,6 +344,36 @@ static void worth_of_a_page_with_hints_is_as_documented(void **state)
 	free(s.mem);
 }
 
+/* By lru a page of low priority ages 4 times as fast, one of high priority 4 times as slowly. */
+static void priorities_weigh_the_time_since_the_last_use(void **state)
+{
+	static const uint64_t times[3] = { 16, 4, 1 };
+	uint32_t page[2] = { 1, 2 }, a, b;
+
+	(void)state;
+	begin(MM_POLICY_LRU, 0);
+	prompt(page, 2);
+	a = pool_next(s.mm, &s.mm->nodes, 0);
+	b = pool_next(s.mm, &s.mm->nodes, a);
+	s.mm->now_ns = 1ull << 45;
+	for (uint32_t i = 0; i < 9; i++)
+		for (uint32_t k = 0; k < 200; k++) {
+			struct node *x = node_at(s.mm, a), *y = node_at(s.mm, b);
+			uint64_t idle[2] = { 7u << (k / 10), 13u << (k % 17) };
+			uint64_t t[2] = { idle[0] * times[i / 3], idle[1] * times[i % 3] };
+
+			x->prio = i / 3 & 3;
+			y->prio = i % 3 & 3;
+			x->age = (s.mm->now_ns >> 10) - idle[0];
+			y->age = (s.mm->now_ns >> 10) - idle[1];
+			assert_int_equal(policy_lru.worth(s.mm, a),
+					 (1ull << 40) / ((t[0] >> 12) + 1));
+			assert_int_equal(policy_lru.colder(s.mm, a, b),
+					 t[0] != t[1] ? t[0] > t[1] : idle[0] > idle[1]);
+		}
+	free(s.mem);
+}
+
 static void packed_times_are_rounded_up_by_an_eighth_at_most(void **state)
 {
 	(void)state;
@@ -456,6 +486,7 @@ int main(void)
 		cmocka_unit_test(bad_hints_change_nothing),
 		cmocka_unit_test(pages_are_classed_by_their_uses),
 		cmocka_unit_test(worth_of_a_page_with_hints_is_as_documented),
+		cmocka_unit_test(priorities_weigh_the_time_since_the_last_use),
 		cmocka_unit_test(packed_times_are_rounded_up_by_an_eighth_at_most),
 		cmocka_unit_test(an_idle_extent_is_cheaper_than_one_in_use),
 		cmocka_unit_test(buckets_cover_all_times),

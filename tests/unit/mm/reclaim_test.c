@@ -481,7 +481,7 @@ static void extent_mapped_past_its_time_is_debt(void **state)
 	limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_NONE);
 	settle();
 	assert_int_equal(charge(1), 1);
-	assert_int_equal(mmt_device_extents(&t, 0), 4);
+	assert_int_equal(mmt_device_extents(&t, mmt_device), 4);
 	pass(ANSWER - 1);
 	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
 	pass(1);
@@ -528,7 +528,7 @@ static void who_does_not_unmap_is_killed(void **state)
 	for (uint32_t i = 0; i < 50; i++)
 		pass(ANSWER);
 	assert_int_equal(t.nr_kill, 2);
-	assert_int_equal(mmt_device_extents(&t, 0), 1);
+	assert_int_equal(mmt_device_extents(&t, mmt_device), 1);
 	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
 	mmt_fini(&t);
 }
@@ -550,7 +550,7 @@ static void nobody_pays_for_a_slow_device_or_below_max(void **state)
 	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
 	for (uint32_t i = 0; i < 20; i++)
 		mmt_tick(&t, t.now + ANSWER);
-	assert_int_equal(mmt_device_extents(&t, 0), 2);
+	assert_int_equal(mmt_device_extents(&t, mmt_device), 2);
 	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
 	assert_int_equal(t.nr_kill, 0);
 	mmt_fini(&t);
@@ -986,5 +986,5 @@ int main(void)
 		cmocka_unit_test(extents_of_all_groups_are_emptied_together),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return limits_run(tests);
 }
