@@ -199,7 +199,7 @@ TEST_LINK = $(Q)mkdir -p $(@D) && $(CC) $(LDBASE) -o $@ $(filter %.o,$^) \
 	-Wl,--start-group $(filter %.a,$^) -Wl,--end-group -lcmocka $(1)
 
 $(BUILD)/tests/mm/%: $(BUILD)/obj/tests/unit/mm/%.o $(BUILD)/lib/mm.a
-	$(call TEST_LINK,)
+	$(call TEST_LINK,-lm)
 $(BUILD)/tests/mm/scale_test: $(call module_objs,tools/kvbench/mm_world.c tools/kvbench/bare.c \
 	tools/common/trace.c)
 $(BUILD)/tests/io/%: $(BUILD)/obj/tests/unit/io/%.o $(DAEMON_A)

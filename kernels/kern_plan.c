@@ -499,6 +499,29 @@ void kern_plan_partials(struct kern_plan *plan, const struct kern_attn *a, void 
 	}
 }
 
+/* A segment's parts stand side by side: one of them is enough for the same chunks. */
+bool kern_plan_holds(const struct kern_plan *plan, const struct kern_attn *a)
+{
+	const size_t words = kern_chunk_tokens(&a->view) / a->view.page_tokens;
+	const struct kern_part *last = NULL;
+	uint32_t i, m;
+
+	for (i = 0; i < plan->items[plan->nr_items]; i++) {
+		const struct kern_part *part = &plan->parts[i];
+		size_t from = part->chunk0 * words, n = (part->chunk1 - part->chunk0) * words;
+
+		if (part->nr_seqs < 2 || (last && last->seqs == part->seqs &&
+					  last->chunk0 == part->chunk0))
+			continue;
+		last = part;
+		for (m = 1; m < part->nr_seqs; m++)
+			if (memcmp(a->pte[part->seqs[0]] + from, a->pte[part->seqs[m]] + from,
+				   n * sizeof(uint64_t)))
+				return false;
+	}
+	return true;
+}
+
 /* ---- running ---- */
 
 /* The last part of a sequence to be done sees all the others' partials. */

@@ -16,8 +16,9 @@
  * Ownership:  all memory is the caller's: kern_plan_bytes() for the plan, then plan->partial_bytes
  *             for partials; scratch as for kern_attn(), one a thread.
  * Context:    items of one plan run on any threads at once. A plan may be run again, for another
- *             layer too, once all its items are done: view.layer_off, q, out, lse and the scales
- *             may differ, all else must be as it was made with.
+ *             layer too, once all its items are done: view.layer_off, q, out, lse, scales, softcap,
+ *             sinks and slopes may differ, all else must be as it was made with. Of the page tables
+ *             that means: what was equal still is. See kern_plan_holds().
  * Cost:       O(pages of the batch) to make. Partials: an fp32 row for each query row of a split or
  *             shared sequence and each chunk, the leading ones folded: of the chunk's bytes .2 % at
  *             4 bf16 heads a KV head, 11 % at MLA's 128.
@@ -58,6 +59,10 @@ int kern_plan_make(const struct kern_attn *, enum kern_impl, uint32_t workers, v
 
 /* Must be called before the first item when partial_bytes is not 0; mem is 64-byte aligned. */
 void kern_plan_partials(struct kern_plan *, const struct kern_attn *, void *mem);
+
+/* Do sequences that the plan attends to together still have the same pages? Lengths and the call's
+ * shape are as it was made with. Reads the tables of such sequences only. */
+bool kern_plan_holds(const struct kern_plan *, const struct kern_attn *);
 
 /* Runs an item, once each. scratch: kern_attn_scratch() bytes, not shared with another thread. */
 void kern_plan_item(struct kern_plan *, const struct kern_attn *, uint32_t item, void *scratch);

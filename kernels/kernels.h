@@ -11,8 +11,10 @@
  *             each token and head (in the page, behind the rows).
  * Invariants: every implementation gives the same out and LSE within the tolerances of
  *             docs/testing.md; a query never uses a row it does not see, whatever its bytes (NaN
- *             included); the PTE of a page no query sees is never read. What a sequence gives
- *             does not depend on the rest of the batch, to the bit.
+ *             included); the PTE of a page no query sees is never read. An infinity or NaN of a
+ *             row that is seen reaches, from K, the scores of the queries that see it, from V its
+ *             own column of their out, and nothing else. What a sequence gives does not depend on
+ *             the rest of the batch, to the bit.
  *             KERN_REF is float64 on the dequantised cache and is the definition.
  * Ownership:  all memory belongs to the caller; kernels allocate nothing and keep nothing.
  * Context:    any thread; pure functions of their arguments; no global state but the CPU probe.
@@ -60,7 +62,7 @@ enum kern_impl {
 	KERN_AVX2,	  /* AVX2 + FMA + F16C */
 	KERN_AVX512,	  /* AVX-512 F/BW/VL/DQ, fp32 arithmetic */
 	KERN_AVX512_BF16, /* and AVX512-BF16 products where cache and q are bf16 */
-	KERN_AMX,	  /* and AMX-BF16 tiles, in the same calls */
+	KERN_AMX,	  /* and AMX-BF16 tiles where q is bf16, the cache too or of 8 bits */
 	KERN_NR_IMPL,
 };
 

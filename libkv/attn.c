@@ -6,6 +6,7 @@
 
 #include <kv/rope.h>
 #include "attn_impl.h"
+#include "scale.h"
 #include "scratch.h"
 #include "seq_impl.h"
 
@@ -83,7 +84,7 @@ int attn_fill(const struct kv_cache *c, const struct kv_attn *a, struct kern_att
 	k->dcp_interleave = a->dcp_interleave;
 	k->k_scale = a->k_scale;
 	k->v_scale = a->v_scale;
-	return 0;
+	return scale_of(c, a->group, a->layer, &k->k_scale, &k->v_scale);
 }
 
 /* KV_CPU names nothing that runs here. */
@@ -270,6 +271,8 @@ int kv_store_page_rows(struct kv_cache *c, const struct kv_store *rows, const ui
 		.positions = rows->positions,
 	};
 	err = layout_kern_view(&c->layout[rows->group], rows->layer, &s.view);
+	if (!err)
+		err = scale_of(c, rows->group, rows->layer, &s.k_scale, &s.v_scale);
 	if (err || !rows->n)
 		return err;
 	if (!pte || !rows->k || !rows->v)

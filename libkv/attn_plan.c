@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "attn_impl.h"
 #include "err.h"
@@ -119,10 +120,13 @@ int attn_run(const struct kern_attn *k)
 
 struct kv_attn_plan {
 	struct kern_attn k;
+	const struct kv_cache *cache;
 	struct kern_plan *plan;
+	uint32_t group, threads;
 	void *mem, *partials;
 	const uint64_t **pte; /* of sequences; NULL: the caller's */
-	uint32_t *lens;
+	uint32_t *lens;	      /* behind k.kv_len, of sequences */
+	uint32_t *planned;    /* the lengths it was made for */
 	_Atomic uint32_t done;
 };
 
@@ -137,6 +141,7 @@ static void plan_free(struct kv_attn_plan *p)
 	free(p->partials);
 	free(p->pte);
 	free(p->lens);
+	free(p->planned);
 	free(p);
 }
 
@@ -145,17 +150,33 @@ static int no_memory(void)
 	return err_set(-ENOMEM, "attention: out of memory for a plan");
 }
 
+/* threads 0: what attn_run() would take. */
+static int plan_threads(struct kv_attn_plan *p, uint32_t threads)
+{
+	int limit = threads ? 0 : threads_limit();
+
+	if (limit < 0)
+		return limit;
+	p->threads = threads ? threads : workers(&p->k, (uint32_t)limit);
+	return 0;
+}
+
 /* p->k is complete. */
 static int plan_make(struct kv_attn_plan *p, uint32_t threads)
 {
 	int err = check_buffers(&p->k);
 
+	if (!err)
+		err = plan_threads(p, threads);
 	if (err)
 		return err;
-	p->mem = alloc64(kern_plan_bytes(&p->k, threads));
-	if (!p->mem)
+	p->planned = malloc((p->k.batch + 1ull) * sizeof(*p->planned));
+	p->mem = alloc64(kern_plan_bytes(&p->k, p->threads));
+	if (!p->mem || !p->planned)
 		return no_memory();
-	err = kern_plan_make(&p->k, KERN_AUTO, threads, p->mem, &p->plan);
+	if (p->k.batch)
+		memcpy(p->planned, p->k.kv_len, p->k.batch * sizeof(*p->planned));
+	err = kern_plan_make(&p->k, KERN_AUTO, p->threads, p->mem, &p->plan);
 	if (err)
 		return explain(err);
 	p->partials = alloc64(p->plan->partial_bytes);
@@ -181,6 +202,8 @@ static int plan_new(const struct kv_cache *c, const struct kv_attn *a, struct kv
 		free(p);
 		return err;
 	}
+	p->cache = c;
+	p->group = a->group;
 	*out = p;
 	return 0;
 }
@@ -243,6 +266,78 @@ int kv_attn_item(struct kv_attn_plan *p, uint32_t item)
 	if (!err)
 		atomic_fetch_add(&p->done, 1);
 	return err;
+}
+
+static void run_counted(void *ctx, uint32_t item)
+{
+	struct kv_attn_plan *p = ctx;
+
+	kv_attn_item(p, item);
+}
+
+int kv_attn_run(struct kv_attn_plan *p)
+{
+	uint32_t done;
+
+	if (!p)
+		return err_set(-EINVAL, "attention: no plan");
+	if (atomic_load(&p->done))
+		return err_set(-EINVAL, "attention: items were run already: kv_attn_next() first");
+	threads_run(run_counted, p, p->plan->nr_items, p->threads);
+	done = atomic_load(&p->done);
+	/* kv_error() of another thread is not this one's */
+	return done == p->plan->nr_items
+		       ? 0
+		       : err_set(-ENOMEM, "attention: out of memory on a thread of libkv's");
+}
+
+/* All that a plan depends on but tables, lengths and what the group says. */
+static bool same_call(const struct kern_attn *a, const struct kern_attn *b)
+{
+	return a->batch == b->batch && a->heads == b->heads && a->q_len == b->q_len &&
+	       a->q_dtype == b->q_dtype && a->dcp == b->dcp && a->dcp_rank == b->dcp_rank &&
+	       a->dcp_interleave == b->dcp_interleave;
+}
+
+static int check_next(const struct kv_attn_plan *p, const struct kv_attn *a, struct kern_attn *k)
+{
+	uint32_t done = atomic_load(&p->done);
+	int err = attn_fill(p->cache, a, k);
+
+	if (!err)
+		err = check_buffers(k);
+	if (err)
+		return err;
+	if (done != p->plan->nr_items)
+		return err_set(-EINVAL, "%u items were run of a plan of %u", done,
+			       p->plan->nr_items);
+	if (a->group != p->group || !same_call(&p->k, k))
+		return err_set(-EINVAL, "attention: the plan is for another group, batch, heads, "
+					"q_len, q_dtype or dcp: only another layer may follow");
+	return 0;
+}
+
+int kv_attn_next(struct kv_attn_plan *p, const struct kv_attn *a)
+{
+	struct kern_attn k;
+	int err;
+
+	if (!p || !a)
+		return err_set(-EINVAL, "attention: NULL");
+	err = check_next(p, a, &k);
+	if (!err && p->pte && k.batch)
+		err = attn_gather(p->cache, a, &k, p->pte, p->lens);
+	if (err)
+		return err;
+	k.pte = p->k.pte;
+	k.kv_len = p->k.kv_len;
+	if (k.batch && (memcmp(k.kv_len, p->planned, k.batch * sizeof(*p->planned)) ||
+			!kern_plan_holds(p->plan, &k)))
+		return err_set(-ESTALE, "attention: lengths or page tables are no longer those of "
+					"the plan: make another");
+	p->k = k;
+	atomic_store(&p->done, 0);
+	return 0;
 }
 
 int kv_attn_finish(struct kv_attn_plan *p)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "call.h"
+#include "scale.h"
 
 #define OPEN_TRIES	20u
 #define OPEN_PAUSE_NS	5000000l
@@ -43,8 +44,11 @@ static void model_digest(const struct kv_cache_params *p, uint8_t out[KV_KEY_BYT
 	SHA256Final(out, &sha);
 }
 
-static void put_layout(SHA2_CTX *sha, const struct kv_layout *l)
+static void put_layout(SHA2_CTX *sha, const struct kv_group *grp)
 {
+	const struct kv_layout *l = &grp->layout;
+	uint8_t scales[KV_KEY_BYTES];
+
 	put_u32(sha, l->kind);
 	put_u32(sha, l->dtype | l->scale << 16); /* one word: no scale, the digest of old */
 	put_u32(sha, l->layers);
@@ -55,6 +59,8 @@ static void put_layout(SHA2_CTX *sha, const struct kv_layout *l)
 	put_u32(sha, l->rope);
 	put_u32(sha, l->page_tokens);
 	put_u32(sha, l->opaque_token_bytes);
+	if (scale_digest(grp, scales))
+		SHA256Update(sha, scales, sizeof(scales));
 }
 
 static void layout_digest(const struct kv_cache *c, const struct kv_cache_params *p,
@@ -72,7 +78,7 @@ static void layout_digest(const struct kv_cache *c, const struct kv_cache_params
 	for (i = 0; i < c->nr_groups; i++) {
 		put_u32(&sha, c->group[i].kind);
 		put_u32(&sha, c->group[i].window_tokens);
-		put_layout(&sha, &c->group[i].layout);
+		put_layout(&sha, &c->group[i]);
 	}
 	SHA256Final(out, &sha);
 }
@@ -82,6 +88,7 @@ static void layout_digest(const struct kv_cache *c, const struct kv_cache_params
 static int check_group(const struct kv_cache_params *p, uint32_t g)
 {
 	const struct kv_group *grp = &p->group[g];
+	int err;
 
 	if (grp->kind < KV_GROUP_FULL || grp->kind > KV_GROUP_STATE)
 		return err_set(-EINVAL, "group %u: unknown kind %u", g, grp->kind);
@@ -94,7 +101,8 @@ static int check_group(const struct kv_cache_params *p, uint32_t g)
 			       "group %u has %u tokens a page, group 0 has %u: all groups of a "
 			       "cache share page_tokens",
 			       g, grp->layout.page_tokens, p->group[0].layout.page_tokens);
-	return kv_layout_check(&grp->layout);
+	err = kv_layout_check(&grp->layout);
+	return err ? err : scale_check(grp, g);
 }
 
 static int check_params(const struct kv *kv, const struct kv_cache_params *p, uint32_t nr_shards)
@@ -183,6 +191,7 @@ static void cache_destroy(struct kv_cache *c)
 
 	for (g = 0; g < KV_MAX_GROUPS; g++)
 		magazine_destroy(c->mag[g]);
+	scale_drop(c);
 	free(c->match_ids);
 	free(c);
 }
@@ -207,6 +216,8 @@ static int cache_create(struct kv *kv, const struct kv_cache_params *p, struct k
 	c->page_tokens = p->group[0].layout.page_tokens;
 	memcpy(c->group, p->group, sizeof(c->group[0]) * p->nr_groups);
 	rc = describe(c, p, desc);
+	for (g = 0; !rc && g < c->nr_groups; g++)
+		rc = scale_keep(c, g, p->model != NULL);
 	for (g = 0; !rc && g < c->nr_groups; g++) {
 		c->mag[g] = magazine_create(
 			kv->is_member ? 0 : magazine_cap(kv->pool_bytes, c->charge_bytes[g]));

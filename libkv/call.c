@@ -202,7 +202,7 @@ static int refused_other(const struct call *c, const char *what)
 		[KV_FENCED] = "this engine was fenced: a member of it died; open a new session",
 		[KV_LEASED] = "still in use: give back its pages, leases and parks first",
 		[KV_LAYOUT_DIFFERS] =
-			"this model is cached with another layout (dtype, heads, page "
+			"this model is cached with another layout (dtype, heads, scales, page "
 			"tokens, groups or shards); use that layout or another model name",
 		[KV_BAD_ENTRY] = "malformed request",
 		[KV_NOT_LEAD] = "only the lead of an engine may do this; members map",

@@ -86,6 +86,8 @@ struct kv_cache {
 	uint32_t page_tokens, nr_shards;
 	struct kv_group group[KV_MAX_GROUPS];	/* as opened; layout of the whole model */
 	struct kv_layout layout[KV_MAX_GROUPS]; /* of this rank */
+	float *k_scale[KV_MAX_GROUPS];		/* scale.c's: [layers][kv_heads] of this rank, */
+	float *v_scale[KV_MAX_GROUPS];		/* or NULL */
 	uint64_t page_bytes[KV_MAX_GROUPS];	/* of this rank: the stride inside an extent */
 	uint64_t charge_bytes[KV_MAX_GROUPS];	/* a page in all shards */
 	uint64_t extent_bytes[KV_MAX_GROUPS];	/* of this rank; 0: not known yet (member) */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* flash_amx - the host kernel for CPUs with AMX-BF16: bf16 queries over bf16, e4m3 or int8 rows
+/* flash_amx - the host kernel for CPUs with AMX-BF16: bf16 queries over all rows but fp32 and half
  *
  * Model:      A tile register holds 16 rows of 64 bytes. Per row block of 16 query rows:
  *               scores   S^T[token][row] = K x Q^T. K is read in place, 16 tokens a tile; Q^T is
@@ -11,7 +11,7 @@
  *                        of flash_bf16_avx512 until unpack().
  *             MLA is the same with V = the rank part of K's rows.
  *             Elements of 8 bits are all exact in bf16: they are widened to scratch, and what
- *             follows is the same; see flash_amx_bytes.inc.
+ *             follows is the same; see flash_amx_bytes.inc, and for KERN_F8_DS flash_amx_ds.inc.
  * Invariants: what a tile instruction multiplies is rows the block sees, or zeroes: tokens that are
  *             not 16 rows of one stride, and rows that are no multiple of 64 bytes, are copied to
  *             scratch first. A row of P or V outside the queries' range is zero.
@@ -112,7 +112,7 @@ VEC_INLINE __m512i row_load(const char *row, uint32_t c, uint32_t n)
 /* Are the cached elements bytes, to be widened? */
 static bool of_bytes(const struct flash *f)
 {
-	return f->at->view.dtype != KERN_BF16;
+	return f->at->view.dtype == KERN_F8 || f->at->view.dtype == KERN_I8;
 }
 
 /* to[i][j] = from[j][i] of 16 x 16 words, for the first 4 * quads i. Loads put the 4 x 4 squares in
@@ -168,6 +168,7 @@ VEC_INLINE void ahead(const struct flash *f, uint32_t from, uint32_t to)
 {
 	const struct flash_tile *next = f->next;
 	const bool mla = f->at->view.kind == KERN_MLA;
+	const uint32_t mla_half = (uint32_t)f->at->view.k_row / 2;
 	uint32_t part;
 
 	if (of_bytes(f))
@@ -179,7 +180,7 @@ VEC_INLINE void ahead(const struct flash *f, uint32_t from, uint32_t to)
 		if (!next->in_order)
 			t = t % FLASH_LANES * AMX_ROWS + t / FLASH_LANES;
 		if (mla)
-			prefetch(next->k[t], half * f->k_width, (half + 1) * f->k_width);
+			prefetch(next->k[t], half * mla_half, (half + 1) * mla_half);
 		else if (half)
 			prefetch(next->v[t], 0, f->v_width * 2);
 		else
@@ -238,7 +239,7 @@ static void begin(const struct flash *f)
 	if (kern_head_rows(f->at) > FEW_ROWS)
 		configure(AMX_ROWS);
 	else
-		configure(of_bytes(f) ? f->rows : 2 * f->rows);
+		configure(f->at->view.dtype == KERN_BF16 ? 2 * f->rows : f->rows);
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
 	for (b = 0; b < nr_blocks(f); b++)
@@ -378,6 +379,8 @@ static void scores(const struct flash *f)
 	else
 		ahead(f, part, AHEAD_SCORES);
 }
+
+#include "flash_amx_ds.inc"
 
 /* ---- softmax ---- */
 
@@ -755,6 +758,8 @@ static void values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0,
 
 	if (of_bytes(f))
 		bytes_pack(f, x.v, t0, t1);
+	else if (of_parts(f))
+		ds_pack(f, x.v, t0, t1);
 	else
 		pack_values(f, x.v, t0, t1);
 	if (r0 == 0 && r1 == f->rows)
@@ -790,6 +795,43 @@ static const struct flash_ops flash_amx_bytes = {
 
 #include "flash_amx_few.inc"
 #include "flash_amx_few_bytes.inc"
+
+static const struct flash_ops flash_amx_ds = {
+	.q_size = 2,
+	.load_q = ds_load_q,
+	.begin = begin,
+	.scores = ds_scores,
+	.softmax = softmax,
+	.values = values,
+	.unpack = unpack,
+};
+
+static void ds_few_values(const struct flash *f, uint32_t r0, uint32_t r1, uint32_t t0,
+			  uint32_t t1)
+{
+	uint32_t s0 = t0 / AMX_WIDE, s1 = (t1 + AMX_WIDE - 1) / AMX_WIDE, b;
+	struct amx x = scratch_of(f);
+
+	ds_pack(f, x.v, t0, t1);
+	if (!flash_whole(f)) {
+		values_some(f, &x, r0, r1, s0, s1, few_bytes_block);
+		return;
+	}
+	rescale(f);
+	for (b = 0; b < nr_blocks(f); b++)
+		few_bytes_block(f, &x, f->acc + (size_t)b * AMX_ROWS * f->ldacc, b, s0, s1);
+	amx_barrier(f->acc);
+}
+
+static const struct flash_ops flash_amx_ds_few = {
+	.q_size = 2,
+	.load_q = ds_load_q,
+	.begin = begin,
+	.scores = ds_few_scores,
+	.softmax = few_bytes_softmax,
+	.values = ds_few_values,
+	.unpack = unpack,
+};
 
 /* ---- the implementation ---- */
 
@@ -827,7 +869,7 @@ static bool fast(const struct kern_attn *at)
 	uint32_t dtype = at->view.dtype;
 
 	return at->q_dtype == KERN_BF16 &&
-	       (dtype == KERN_BF16 || dtype == KERN_F8 || dtype == KERN_I8);
+	       (dtype == KERN_BF16 || dtype == KERN_F8 || dtype == KERN_I8 || dtype == KERN_F8_DS);
 }
 
 /* For one or two rows vectors do as well with less to set up. For three or four the two are as fast
@@ -852,16 +894,18 @@ static size_t scratch_bytes(const struct kern_attn *at)
 
 static void run(const struct kern_attn *at, const struct kern_part *part, void *scratch)
 {
-	bool few = kern_head_rows(at) <= FEW_ROWS, bytes = at->view.dtype != KERN_BF16;
+	bool few = kern_head_rows(at) <= FEW_ROWS;
 
 	if (!fast(at)) {
 		kern_ops_avx512.run(at, part, scratch);
 		return;
 	}
-	if (bytes)
-		flash_run(at, few ? &flash_amx_few_bytes : &flash_amx_bytes, part, scratch);
-	else
+	if (at->view.dtype == KERN_BF16)
 		flash_run(at, few ? &flash_amx_few : &flash_amx, part, scratch);
+	else if (at->view.dtype == KERN_F8_DS)
+		flash_run(at, few ? &flash_amx_ds_few : &flash_amx_ds, part, scratch);
+	else
+		flash_run(at, few ? &flash_amx_few_bytes : &flash_amx_bytes, part, scratch);
 	_tile_release();
 }
 

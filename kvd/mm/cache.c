@@ -112,11 +112,14 @@ static void set_geometry(const struct mm *mm, struct cache *c)
 			c->order[g]--;
 		if (d->group[g].kind == MM_GROUP_WINDOW)
 			c->window_mask |= 1u << g;
+		if (d->group[g].kind == MM_GROUP_FULL)
+			c->full_mask |= 1u << g;
 		if (d->group[g].kind == MM_GROUP_STATE)
-			c->whole_tails = true;	/* a snapshot is for exactly its length */
+			c->state_mask |= 1u << g;
 		if (d->group[g].opaque)
 			c->tails = false;
 	}
+	c->whole_tails = c->state_mask;	/* a snapshot is for exactly its length */
 	for (uint32_t s = 0; s < d->nr_shards; s++) {
 		c->device_mask |= 1u << d->shard[s].device;
 		c->scrub |= mm->cfg.device[d->shard[s].device].scrub;

@@ -35,7 +35,8 @@ struct cache {
 	uint32_t order[MM_MAX_GROUPS];
 	uint64_t extent_bytes[MM_MAX_GROUPS][MM_MAX_SHARDS];
 	uint64_t need[MM_MAX_GROUPS][MM_MAX_DEVICES];	/* bytes an extent takes of each device */
-	uint32_t window_mask, device_mask;
+	uint32_t window_mask, full_mask, state_mask;	/* groups of each kind */
+	uint32_t device_mask;
 	bool tails, whole_tails; /* a match inside a page is possible; of all its tokens only */
 	bool scrub;			/* on some device: orphans are not adopted */
 	struct list binds, orphans;	/* of engines; without */

@@ -417,6 +417,15 @@ static void check_cancelled(const struct mm *mm)
 	MM_ASSERT(!mm->cancelled.nr || mm->more);
 }
 
+static void check_kills(const struct mm *mm)
+{
+	uint32_t nr = 0;
+
+	for (uint32_t i = pool_next(mm, &mm->engines, 0); i; i = pool_next(mm, &mm->engines, i))
+		nr += engine_at(mm, i)->kill;
+	MM_ASSERT(nr == mm->nr_kills);
+}
+
 void mm_check(const struct mm *mm)
 {
 	MM_ASSERT(mm->magic == MM_MAGIC && mm->version == MM_VERSION);
@@ -431,6 +440,7 @@ void mm_check(const struct mm *mm)
 		check_engine(mm, i);
 	for (uint32_t i = pool_next(mm, &mm->tenants, 0); i; i = pool_next(mm, &mm->tenants, i))
 		check_tenant(mm, i);
+	check_kills(mm);
 	check_queue(mm);
 	check_cancelled(mm);
 	EACH(m, mm->notify, member_at, notify_link)

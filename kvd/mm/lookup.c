@@ -51,20 +51,19 @@ static uint32_t window_start(const struct cache *c, uint32_t g, uint32_t depth)
 static bool hit_step(const struct cache *c, const struct node *n, uint32_t i, uint32_t *run,
 		     bool *on)
 {
+	uint32_t here = 0;
 	bool hit = true;
 
-	for (uint32_t g = 0; g < c->desc.nr_groups; g++) {
-		uint32_t kind = c->desc.group[g].kind;
+	for (uint32_t g = 0; g < c->desc.nr_groups; g++)
+		here |= (n->loc[g] ? 1u : 0) << g;
+	for (uint32_t w = c->window_mask; w; w &= w - 1) {
+		uint32_t g = (uint32_t)__builtin_ctz(w);
 
-		run[g] = n->loc[g] ? run[g] + 1 : 0;
-		if (kind == MM_GROUP_FULL && !n->loc[g])
-			*on = hit = false;
-		if (kind == MM_GROUP_STATE && !n->loc[g])
-			hit = false;
-		if (kind == MM_GROUP_WINDOW && run[g] < i + 1 - window_start(c, g, i + 1))
-			hit = false;
+		run[g] = here >> g & 1 ? run[g] + 1 : 0;
+		hit = hit && run[g] >= i + 1 - window_start(c, g, i + 1);
 	}
-	return hit;
+	*on = !(c->full_mask & ~here);
+	return hit && !((c->full_mask | c->state_mask) & ~here);
 }
 
 /* ---- what a hit is given ------------------------------------------------------------------- */
@@ -180,32 +179,29 @@ static void find_tail(const struct mm *mm, struct hit *h, const struct node_quer
 	}
 }
 
-static bool query_page(const struct mm *mm, const struct mm_request *rq, struct key_walk *w,
-		       uint32_t page, struct node_query *q)
+static bool query_key(const struct mm *mm, struct key_walk *w, uint32_t page, struct node_query *q)
 {
-	uint32_t page_tokens = cache_at(mm, q->cache)->desc.page_tokens;
-	uint32_t at = page * page_tokens, rest = rq->lookup.nr_tokens - at;
-	const uint8_t *digest = lookup_page_key(w, page);
+	const uint8_t *digest = w->nr ? lookup_page_key(w, page) : NULL;
 
-	q->tokens = rq->lookup.tokens + at;
-	q->nr_tokens = rest < page_tokens ? rest : page_tokens;
 	q->key = digest ? key_find(mm, digest) : 0;
-	return q->nr_tokens && q->key != KEY_UNKNOWN;
+	return q->key != KEY_UNKNOWN;
 }
 
 static void descend(const struct mm *mm, const struct mm_request *rq, struct hit *h)
 {
 	const struct cache *c = cache_at(mm, h->cache);
 	struct key_walk w = { rq->lookup.keys, rq->lookup.nr_keys, 0 };
-	uint32_t nr = rq->lookup.nr_tokens / c->desc.page_tokens, *path = core_path(mm);
-	struct node_query q = { .cache = h->cache };
+	uint32_t page_tokens = c->desc.page_tokens, *path = core_path(mm);
+	uint32_t nr = rq->lookup.nr_tokens / page_tokens, rest;
+	struct node_query q = { .cache = h->cache, .tokens = rq->lookup.tokens,
+				.nr_tokens = page_tokens };
 	uint32_t run[MM_MAX_GROUPS] = { 0 };
 	bool on = true;
 
 	if (nr > mm->cfg.batch_pages)
 		nr = mm->cfg.batch_pages;
-	for (uint32_t i = 0; i < nr; i++) {
-		if (!query_page(mm, rq, &w, i, &q))
+	for (uint32_t i = 0; i < nr; i++, q.tokens += page_tokens) {
+		if (!query_key(mm, &w, i, &q))
 			break;
 		path[i] = node_find(mm, &q);
 		if (!path[i])
@@ -218,9 +214,12 @@ static void descend(const struct mm *mm, const struct mm_request *rq, struct hit
 	}
 	if (!c->tails || h->depth == mm->cfg.batch_pages)
 		return;
+	rest = rq->lookup.nr_tokens - h->depth * page_tokens;
 	q.parent = h->depth ? path[h->depth - 1] : NIL;
+	q.tokens = rq->lookup.tokens + h->depth * page_tokens;
+	q.nr_tokens = rest < page_tokens ? rest : page_tokens;
 	w.at = 0;
-	if (query_page(mm, rq, &w, h->depth, &q))
+	if (rest && query_key(mm, &w, h->depth, &q))
 		find_tail(mm, h, &q);
 }
 

@@ -258,8 +258,8 @@ struct mm_request {
 /* Why a request failed, for a message that names the limit and the way out. */
 enum mm_reason {
 	MM_OK = 0,
-	MM_BAD_ARGUMENT,
-	MM_NO_SUCH_ID,
+	MM_BAD_ARGUMENT,	/* a: what was asked, b: what would have been the most, or 0 */
+	MM_NO_SUCH_ID,		/* a: the id, b: 0; so in the next two */
 	MM_STALE_PAGE,		/* generation differs */
 	MM_NOT_OWNER,
 	MM_POOL_FULL,		/* a: bytes wanted, b: bytes the pool has free */

@@ -342,7 +342,7 @@ static void tally_flush(struct mm *mm, struct tally *t, uint32_t g, bool pin)
 		extent_update(mm, t->ext[g]);
 }
 
-static void tally_node(struct mm *mm, struct tally *t, const struct node *no, bool pin)
+static inline void tally_node(struct mm *mm, struct tally *t, const struct node *no, bool pin)
 {
 	for (uint32_t g = 0; g < t->nr_groups; g++) {
 		const struct frame *fr = frame_at(mm, no->loc[g]);
@@ -369,6 +369,7 @@ static void tally_end(struct mm *mm, struct tally *t, bool pin)
 
 void node_pin(struct mm *mm, uint32_t n)
 {
+	uint64_t clock = policy_clock(mm);
 	struct tally t;
 
 	if (!n || node_at(mm, n)->pins++)
@@ -378,7 +379,7 @@ void node_pin(struct mm *mm, uint32_t n)
 		struct node *no = node_at(mm, n);
 
 		policy_del(mm, n);
-		workingset_use(mm, n);
+		workingset_use(mm, n, clock);
 		tally_node(mm, &t, no, true);
 		key_pin(mm, no->key);
 		n = no->parent;

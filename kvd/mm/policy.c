@@ -48,25 +48,31 @@ bool policy_expired(const struct mm *mm, uint32_t node)
 
 /* ---- queues -------------------------------------------------------------------------------- */
 
-uint32_t policy_home(const struct mm *mm, uint32_t node)
+static inline uint32_t home_of(const struct mm *mm, const struct node *n)
 {
-	const struct node *n = node_at(mm, node);
-
 	for (uint32_t g = 0; g < MM_MAX_GROUPS; g++)
 		if (n->loc[g])
 			return extent_at(mm, frame_at(mm, n->loc[g])->extent)->bind;
 	return NIL;
 }
 
-uint32_t policy_queue_of(const struct mm *mm, uint32_t node)
+static inline uint32_t queue_of(const struct node *n)
 {
-	const struct node *n = node_at(mm, node);
-
 	if (n->ttl)
 		return POLICY_TTL + (n->ttl >> 5);
 	if (n->prio != 1)
 		return n->prio ? POLICY_HIGH : POLICY_LOW;
 	return n->reuse ? POLICY_REUSE : n->class;
+}
+
+uint32_t policy_home(const struct mm *mm, uint32_t node)
+{
+	return home_of(mm, node_at(mm, node));
+}
+
+uint32_t policy_queue_of(const struct mm *mm, uint32_t node)
+{
+	return queue_of(node_at(mm, node));
 }
 
 /* Does a stand before b in a queue they share? The nodes of one chain have one age. */
@@ -81,21 +87,23 @@ void policy_add_hot(struct mm *mm, uint32_t node, bool tail)
 {
 	struct node *n = node_at(mm, node);
 	struct worth *w = worth_at(mm, cache_at(mm, n->cache)->tenant);
-	uint32_t home = policy_home(mm, node), at;
+	uint32_t home = home_of(mm, n), at;
 	struct policy_bind *b = &bind_at(mm, home)->policy;
+	struct policy_queue *q;
 
 	n->class = ops(mm)->class(mm, node, tail) & 15;
 	if (w)
 		worth_enter(w, n->class, n->age >> 10);
 	if (!home)
 		return;
-	at = policy_queue_of(mm, node);
-	queue_list_add_tail(mm, &b->queue[at].list, node);
+	at = queue_of(n);
+	q = &b->queue[at];
+	queue_list_add_tail(mm, &q->list, node);
 	b->mask |= 1u << at;
-	if (!b->queue[at].old)
-		b->queue[at].old = node;
+	if (!q->old)
+		q->old = node;
 	if (!n->children)
-		b->queue[at].young = node;
+		q->young = node;
 }
 
 void policy_add_cold(struct mm *mm, uint32_t node)
@@ -115,7 +123,7 @@ void policy_add_cold(struct mm *mm, uint32_t node)
 void policy_del(struct mm *mm, uint32_t node)
 {
 	const struct node *n = node_at(mm, node);
-	uint32_t home = policy_home(mm, node), at = policy_queue_of(mm, node);
+	uint32_t home = home_of(mm, n), at = queue_of(n);
 	struct policy_queue *q = &bind_at(mm, home)->policy.queue[at];
 
 	if (!home)

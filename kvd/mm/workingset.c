@@ -76,11 +76,6 @@ static uint32_t log2_of(uint64_t v)
 	return b < MM_LOG2_BUCKETS ? b : MM_LOG2_BUCKETS - 1;
 }
 
-static uint32_t now_ms(const struct mm *mm)
-{
-	return (uint32_t)(policy_clock(mm) >> 10);
-}
-
 /* ---- events -------------------------------------------------------------------------------- */
 
 void workingset_evict(struct mm *mm, uint32_t node)
@@ -100,20 +95,22 @@ void workingset_evict(struct mm *mm, uint32_t node)
 	*head = i;
 }
 
-static void used_again(struct mm *mm, const struct node *n, uint32_t class, uint32_t gap)
+static inline void used_again(struct mm *mm, const struct node *n, uint32_t class, uint32_t gap,
+			      uint64_t now)
 {
 	uint32_t tenant = cache_at(mm, n->cache)->tenant;
 	struct worth *w = worth_at(mm, tenant);
 
 	tenant_at(mm, tenant)->workingset.gap_ms[log2_of(gap)]++;
 	if (w)
-		worth_reuse(w, class, gap, policy_clock(mm) >> 10);
+		worth_reuse(w, class, gap, now);
 }
 
 void workingset_create(struct mm *mm, uint32_t node)
 {
 	struct node *n = node_at(mm, node);
 	struct mm_workingset_info *ws = &tenant_at(mm, cache_at(mm, n->cache)->tenant)->workingset;
+	uint64_t now = policy_clock(mm) >> 10;
 	uint32_t i;
 	struct shadow *s;
 
@@ -127,16 +124,17 @@ void workingset_create(struct mm *mm, uint32_t node)
 	ws->refaults++;
 	ws->distance[log2_of(distance(mm, i))]++;
 	mm->vmstat.refaults++;
-	used_again(mm, n, s->class, now_ms(mm) - s->used_ms);
+	used_again(mm, n, s->class, (uint32_t)now - s->used_ms, now);
 }
 
-void workingset_use(struct mm *mm, uint32_t node)
+void workingset_use(struct mm *mm, uint32_t node, uint64_t clock)
 {
 	struct node *n = node_at(mm, node);
 
 	if (!n->age)	/* made just now */
 		return;
-	used_again(mm, n, n->class, now_ms(mm) - (uint32_t)(n->age >> 10));
+	used_again(mm, n, n->class, (uint32_t)(clock >> 10) - (uint32_t)(n->age >> 10),
+		   clock >> 10);
 	n->hits = (n->hits < POLICY_MAX_HITS ? n->hits + 1 : n->hits) & POLICY_MAX_HITS;
 	n->reuse = 0;	/* what the engine expected has happened */
 }

@@ -32,7 +32,8 @@ uint32_t workingset_heads(uint32_t max_shadows);	/* size of the table: 2^k, 0 fo
 uint32_t workingset_path(const struct mm *, uint32_t node);
 void workingset_evict(struct mm *, uint32_t node);	/* it goes, with its frames */
 void workingset_create(struct mm *, uint32_t node);	/* is it a refault? */
-void workingset_use(struct mm *, uint32_t node);	/* from unpinned to pinned */
+/* From unpinned to pinned, at policy_clock(). */
+void workingset_use(struct mm *, uint32_t node, uint64_t clock);
 void workingset_check(const struct mm *);
 uint64_t workingset_digest(const struct mm *, uint64_t h);
 

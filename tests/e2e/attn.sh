@@ -85,6 +85,32 @@ if attn "f8_ds" --kind mla --heads 4 --ctx 50 --dtype f8_ds --check --json; then
 	same "f8_ds: the row of 656 bytes" bytes_per_position 656
 fi
 
+# without oneDNN the step is refused and says so
+step() {	# step NAME OPTION...: a layer of small size into $out
+	local name=$1 rc
+	shift
+	"$bench" attn --seconds 0.01 --pool-mib 4 --json "$@" >"$out" 2>"$dir/err"
+	rc=$?
+	if [ $rc = 0 ] || [ $rc = 3 ]; then
+		ok "$name runs"
+	elif [ $rc = 1 ] && grep -q -i 'dnnl\|oneDNN' "$dir/err"; then
+		echo "skip $name: $(tail -n 1 "$dir/err")"
+		return 1
+	else
+		not_ok "$name: status $rc: $(tail -n 1 "$dir/err")"
+	fi
+}
+if step "layer step" --layer-step=v2-lite --heads 2 --ctx 70 --batch 3 --q-len 2 --page 16; then
+	whole "layer step: JSON"
+	same "layer step: model" model v2-lite
+	# a row: 2 (2048 * 576 + 2048 * 2 * 192 + 2 * 128 * 512 * 2 + 2 * 128 * 2048)
+	same "layer step: flop of the products" products_flop 33030144
+	verdict "layer step: time is split" grep -q '"attention_share"' "$out"
+	step "layer step, f8" --layer-step=v2-lite --heads 2 --ctx 70 --dtype f8 --scale head
+	step "layer step, fp32" --layer-step=v2-lite --heads 1 --ctx 9 --q-dtype f32 --dtype f32
+	same "layer step, fp32: queries" q_dtype f32
+fi
+
 attn "a table" --heads 4 --kv-heads 2 --dim 64 --ctx 200
 verdict "a table has the ratios" grep -q '^touch_ratio  *1  *[0-9]*\.[0-9]' "$out"
 verdict "no progress where there is no terminal" [ ! -s "$dir/err" ]
@@ -108,6 +134,11 @@ bad_line --q-dtype --q-dtype f8
 bad_line --scale --scale head
 bad_line implementation --impl cray
 bad_line --suite --suite --ctx 5
+bad_line v2-lite --layer-step=v9
+bad_line --layer-step --layer-step --suite
+bad_line --layer-step --layer-step --dim 320 --dim-v 256
+bad_line KV_CPU --layer-step --impl ref
+bad_line --shared-prefix --layer-step --batch 2 --ctx 64 --shared-prefix 64
 bad_line --seconds --seconds x
 bad_line "'x'" x
 exit $bad

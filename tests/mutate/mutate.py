@@ -125,7 +125,7 @@ class Bench:
 
     def link(self, out, name=None, obj=None):
         objs = [obj if s == name else self.obj(s) for s in self.sources]
-        return subprocess.run([self.cc, '-o', out, self.tests, *objs, '-lcmocka'], cwd=ROOT,
+        return subprocess.run([self.cc, '-o', out, self.tests, *objs, '-lcmocka', '-lm'], cwd=ROOT,
                               capture_output=True, text=True)
 
 

@@ -10,11 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <kv/pool.h>
+
+#include "attn_step.h"
 #include "bench.h"
 
 struct attn_args {
 	struct attn_shape shape;
 	struct attn_opts opts;
+	const struct attn_model *step;
 	bool suite, json, shaped;
 };
 
@@ -35,6 +39,7 @@ enum {
 	OPT_SHARED,
 	OPT_CONTIGUOUS,
 	OPT_IMPL,
+	OPT_STEP,
 	OPT_SUITE,
 	OPT_SECONDS,
 	OPT_POOL,
@@ -58,6 +63,8 @@ static const struct argp_option options[] = {
 	{ "shared-prefix", OPT_SHARED, "N", 0, "leading tokens all sequences share (0)", 0 },
 	{ "contiguous", OPT_CONTIGUOUS, NULL, 0, "pages in order of address, not shuffled", 0 },
 	{ "impl", OPT_IMPL, "NAME", 0, "ref, generic, avx2, ... (the best of this CPU)", 0 },
+	{ "layer-step", OPT_STEP, "MODEL", OPTION_ARG_OPTIONAL,
+	  "a whole MLA layer: v3, v2-lite or kimi-k2 (v3)", 0 },
 	{ "suite", OPT_SUITE, NULL, 0, "all that has a goal; four kinds side by side", 1 },
 	{ "seconds", OPT_SECONDS, "S", 0, "to sample each case at least (1)", 1 },
 	{ "pool-mib", OPT_POOL, "N", 0, "size of the pool (4 times the largest cache)", 1 },
@@ -180,6 +187,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case OPT_SUITE:
 		a->suite = true;
 		return 0;
+	case OPT_STEP:
+		a->step = attn_model_find(arg ? arg : "v3");
+		if (!a->step)
+			argp_error(state, "--layer-step is v3, v2-lite or kimi-k2, not '%s'", arg);
+		return 0;
 	case OPT_SECONDS:
 		a->opts.seconds = strtod(arg, &end);
 		if (end == arg || *end || !(a->opts.seconds >= 0 && a->opts.seconds <= 600))
@@ -200,6 +212,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case ARGP_KEY_END:
 		if (a->suite && a->shaped)
 			argp_error(state, "--suite has shapes of its own");
+		if (a->step && (a->suite || a->shape.kind == KERN_GQA))
+			argp_error(state, "--layer-step is one shape, of --kind mla");
 		return 0;
 	}
 	return ARGP_ERR_UNKNOWN;
@@ -210,15 +224,22 @@ static const char doc[] =
 	"\v"
 	"touch_ratio is the rate of the cache's bytes over that of the best of seven loops\n"
 	"that only load the pages of the same tables; peak_ratio that of the arithmetic over\n"
-	"vdpbf16ps (fp32 FMA where the CPU has none). Pages are shuffled in a pool of four times\n"
+	"vdpbf16ps (fp32 FMA where the CPU has none); plan_share is what planning each call anew\n"
+	"would take of it, in none of the times. Pages are shuffled in a pool of four times\n"
 	"the largest cache, and none comes back before all others were read. A sample whose\n"
 	"arithmetic probe is under .90 of the best is dropped. The run is void, and exits with\n"
 	"3, if touch is under .70 of a sequential read or too few samples are left.\n\n"
+	"--layer-step times a whole MLA layer (kv_mla_step), weights cold, and attention alone:\n"
+	"the rest of a step is its products, with norms and the new rows. products_bound is the\n"
+	"time they would take at the peak of their arithmetic, or that reading the weights once\n"
+	"takes, the longer one, over the time they took; step_bound the same over the whole\n"
+	"step.\n\n"
 	"Examples:\n"
 	"  kvbench attn                                    32/8 heads of 128, 8192 tokens, bf16\n"
 	"  kvbench attn --kind mla --heads 128 --ctx 4096\n"
 	"  kvbench attn --heads 32 --kv-heads 1 --dtype f16 --impl avx2\n"
 	"  kvbench attn --batch 8 --shared-prefix 8192 --ctx 8256 --json\n"
+	"  kvbench attn --layer-step=v2-lite --batch 16\n"
 	"  kvbench attn --suite\n";
 
 /* ---- one shape ---- */
@@ -299,7 +320,7 @@ static void report_run(struct emit *e, const struct attn_shape *s, const struct 
 		{ .f = r->seconds },
 		{ .s = attn_touch_name(r->best_touch) },
 		{ .s = attn_peak_name(r->yardstick) },
-		{ .u = (uint64_t)r->lane[0].plan_ns },
+		{ .u = (uint64_t)r->lane[0].plan_ns.median },
 		{ .f = r->lane[0].error },
 		{ .u = r->void_why[0] != '\0' },
 		{ .s = r->void_why[0] ? r->void_why : NULL },
@@ -349,6 +370,7 @@ static void report_figures(struct emit *e, const struct attn_result *r)
 	n = stat_row(rows, n, "peak_ratio", "1", &l->peak_ratio);
 	n = stat_row(rows, n, "own_peak_ratio", "1", &l->own_ratio);
 	n = stat_row(rows, n, "touch_of_sequential", "1", &r->touch_of_sequential);
+	n = stat_row(rows, n, "plan_share", "1", &l->plan_share);
 	emit_table(e, "attn_ratios", stat_cols, STAT_COLS, rows, n);
 
 	for (i = n = 0; i < ATTN_NR_TOUCHES; i++)
@@ -382,6 +404,98 @@ int attn_one(const struct attn_shape *s, const struct attn_opts *opts, struct em
 	return err;
 }
 
+/* ---- a layer ---- */
+
+static void report_step(struct emit *e, const struct attn_model *m,
+			const struct attn_step_result *r)
+{
+	static const struct emit_col cols[] = {
+		{ "model", "MODEL", EMIT_STR },
+		{ "hidden", "HIDDEN", EMIT_COUNT },
+		{ "q_rank", "Q RANK", EMIT_COUNT },
+		{ "weight_bytes", "WEIGHTS", EMIT_BYTES },
+		{ "layers", "LAYERS IN TURN", EMIT_COUNT },
+		{ "products_flop", "PRODUCTS' FLOP", EMIT_COUNT },
+		{ "impl", "ATTENTION", EMIT_STR },
+		{ "arithmetic", "PEAK OF", EMIT_STR },
+		{ "samples", "SAMPLES", EMIT_COUNT },
+		{ "dropped", "DROPPED", EMIT_COUNT },
+		{ "seconds", "SECONDS", EMIT_RATIO },
+		{ "void", "VOID", EMIT_BOOL },
+		{ "void_why", "WHY", EMIT_STR },
+	};
+	union emit_val row[] = {
+		{ .s = m->name },
+		{ .u = m->hidden },
+		{ .u = m->q_rank },
+		{ .u = r->weight_bytes },
+		{ .u = r->layers },
+		{ .u = (uint64_t)r->products_flop },
+		{ .s = r->impl },
+		{ .s = r->arithmetic },
+		{ .u = r->kept },
+		{ .u = r->dropped },
+		{ .f = r->seconds },
+		{ .u = r->void_why[0] != '\0' },
+		{ .s = r->void_why[0] ? r->void_why : NULL },
+	};
+
+	emit_record(e, "attn_step", cols, sizeof(cols) / sizeof(cols[0]), row);
+}
+
+static struct attn_stat in_us(struct attn_stat ns)
+{
+	return (struct attn_stat){ ns.median / 1e3, ns.p10 / 1e3, ns.p90 / 1e3 };
+}
+
+static void report_step_figures(struct emit *e, const struct attn_step_result *r)
+{
+	union emit_val rows[12 * STAT_COLS];
+	struct attn_stat step = in_us(r->step), products = in_us(r->products);
+	struct attn_stat attention = in_us(r->attention);
+	unsigned int n;
+
+	n = stat_row(rows, 0, "step", "us", &step);
+	n = stat_row(rows, n, "products", "us", &products);
+	n = stat_row(rows, n, "attention", "us", &attention);
+	n = stat_row(rows, n, "tokens", "1/s", &r->tokens);
+	n = stat_row(rows, n, "products", "GFLOP/s", &r->products_gflops);
+	n = stat_row(rows, n, "weights read", "GB/s", &r->weights_gbs);
+	n = stat_row(rows, n, "attention", "GFLOP/s", &r->attention_gflops);
+	n = stat_row(rows, n, "cache read", "GB/s", &r->attention_gbs);
+	n = stat_row(rows, n, "sequential read", "GB/s", &r->sequential);
+	n = stat_row(rows, n, r->arithmetic, "GFLOP/s", &r->peak);
+	emit_table(e, "attn_step_rates", stat_cols, STAT_COLS, rows, n);
+
+	n = stat_row(rows, 0, "attention_share", "1", &r->attention_share);
+	n = stat_row(rows, n, "products_bound", "1", &r->products_bound);
+	n = stat_row(rows, n, "step_bound", "1", &r->step_bound);
+	emit_table(e, "attn_step_ratios", stat_cols, STAT_COLS, rows, n);
+}
+
+static int one_step(const struct attn_args *a, struct emit *e)
+{
+	struct attn_step_result r;
+	int err;
+
+	if (isatty(STDERR_FILENO))
+		fprintf(stderr, "measuring a layer of %s ...\033[K\r", a->step->name);
+	err = attn_step_run(a->step, &a->shape, &a->opts, &r);
+	if (isatty(STDERR_FILENO))
+		fputs("\033[K", stderr);
+	if (err) {
+		fprintf(stderr, "kvbench attn: %s\n", kv_error());
+		return err;
+	}
+	report_shape(e, &a->shape);
+	report_step(e, a->step, &r);
+	report_step_figures(e, &r);
+	if (!r.void_why[0])
+		return 0;
+	emit_note(e, "\nVOID: %s\n", r.void_why);
+	return ATTN_EXIT_VOID;
+}
+
 /* As one of all benchmarks: the usual shape. Void or not is in what it prints. */
 int bench_attn(struct bench_env *env, struct bench *b)
 {
@@ -407,14 +521,20 @@ int attn_main(int argc, char **argv)
 	argv[0] = name;
 	argp_err_exit_status = 2;
 	argp_parse(&argp, argc, argv, 0, NULL, &a);
+	if (a.step)
+		attn_step_shape(a.step, &a.shape);
 	attn_shape_default(&a.shape);
 	wrong = attn_shape_check(&a.shape);
+	if (!wrong && a.step)
+		wrong = attn_step_check(a.step, &a.shape);
 	if (wrong) {
 		fprintf(stderr, "kvbench attn: %s\n", wrong);
 		return 2;
 	}
 	e = emit_open(a.json);
-	err = a.suite ? attn_suite(&a.opts, e) : attn_one(&a.shape, &a.opts, e);
+	err = a.suite  ? attn_suite(&a.opts, e)
+	      : a.step ? one_step(&a, e)
+		       : attn_one(&a.shape, &a.opts, e);
 	if (err < 0) {
 		fprintf(stderr, "kvbench attn: %s\n", strerror(-err));
 		return 1;

@@ -21,6 +21,7 @@
 
 struct sample {
 	double lane[ATTN_MAX_LANES];	/* ns of a call */
+	double plan[ATTN_MAX_LANES];	/* and of planning one */
 	double touch[ATTN_NR_TOUCHES];	/* GB/s */
 	double sequential;
 	double peak[ATTN_NR_PEAKS];	/* Gflop/s; the yardstick's is the mean of two */
@@ -172,8 +173,10 @@ static void take(struct run *r, struct sample *s)
 	double before = probe(r, r->yardstick), after;
 	unsigned int i;
 
-	for (i = 0; i < r->lanes; i++)
+	for (i = 0; i < r->lanes; i++) {
 		s->lane[i] = time_lane(r, i);
+		s->plan[i] = r->lane[i].plan_ns;
+	}
 	for (i = 0; i < ATTN_NR_TOUCHES; i++)
 		s->touch[i] = read_rate(r, touch_ns, i);
 	s->sequential = 0;
@@ -230,7 +233,7 @@ static int ascending(const void *a, const void *b)
 }
 
 /* NaN stays NaN: such a series has no number in it at all. */
-static struct attn_stat stat(double *v, unsigned int n)
+struct attn_stat attn_stat_of(double *v, unsigned int n)
 {
 	if (!n || isnan(v[0]))
 		return (struct attn_stat){ NAN, NAN, NAN };
@@ -248,7 +251,7 @@ static struct attn_stat stat(double *v, unsigned int n)
 		const struct sample *s = &(r)->sample[stat_i];			\
 		stat_v[stat_i] = (expr);					\
 	}									\
-	stat(stat_v, (r)->nr);							\
+	attn_stat_of(stat_v, (r)->nr);						\
 })
 
 static enum attn_peak arithmetic(enum kern_impl impl)
@@ -279,7 +282,8 @@ static void lane_rates(const struct run *r, const struct attn_result *res, unsig
 	out->impl = kern_impl_name(l->impl);
 	out->arithmetic = attn_peak_name(own);
 	out->fast = l->fast;
-	out->plan_ns = l->plan_ns;
+	out->plan_ns = STAT(r, s->plan[i]);
+	out->plan_share = STAT(r, s->plan[i] / (s->plan[i] + s->lane[i]));
 }
 
 static void drop_slow(struct run *r, struct attn_result *res)

@@ -45,7 +45,8 @@ struct attn_rates {
 	struct attn_stat against;	/* tokens a second over the first shape's */
 	const char *impl, *arithmetic;
 	bool fast;
-	double plan_ns;			/* planning of a call, in none of the times */
+	struct attn_stat plan_ns;	/* planning of a call, in none of the other times */
+	struct attn_stat plan_share;	/* of both together, were each call planned */
 	double error;			/* from the reference, NaN if not checked */
 };
 
@@ -60,6 +61,9 @@ struct attn_result {
 	size_t pool_bytes;
 	char void_why[96];		/* "" if it counts */
 };
+
+/* Sorts v. NaN if there is none, or the first is. */
+struct attn_stat attn_stat_of(double *v, unsigned int n);
 
 /* Four times the largest cache, 256 MiB to 4 GiB, and no more than a quarter of free memory. */
 size_t attn_pool_bytes(void);

@@ -35,7 +35,8 @@ struct kv_attn {
 	 * with t / dcp_interleave % dcp == dcp_rank only, close together; lengths are those of the
 	 * whole sequence. Exactly one rank may have the sinks; merge by lse: kv_attn_merge(). */
 	uint32_t dcp, dcp_rank, dcp_interleave;
-	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads], NULL: 1; MLA: k_scale[0] */
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads] (MLA: k_scale[0]), those the
+					 * cache was opened with; NULL: these (cache.h), else 1 */
 };
 
 /* A window group applies its window; -EINVAL if that reaches tokens the sequence has dropped.
@@ -73,7 +74,19 @@ KV_API int kv_threads_set(uint32_t threads);
  * same time on any threads [concurrent]. What the struct points to, the page tables and lengths of
  * _pages(), and the sequences must stay as they are until kv_attn_finish(), which frees the plan;
  * the struct itself is copied. out and lse are complete when finish returns 0; -EINVAL if items
- * were not run. An item fails with -ENOMEM, and may be run again then. */
+ * were not run. An item fails with -ENOMEM, and may be run again then.
+ *
+ * A plan serves all layers of a step, since their page tables are the same. kv_attn_run() takes the
+ * place of the threads' loop where libkv's own are to compute:
+ *
+ *	for (a.layer = 0; a.layer < nr_layers; a.layer++) {
+ *		... q of this layer ...
+ *		if (a.layer ? kv_attn_next(plan, &a) : kv_attn_plan(cache, &a, 0, &plan))
+ *			...
+ *		kv_attn_run(plan);
+ *	}
+ *	kv_attn_finish(plan);
+ */
 struct kv_attn_plan;
 KV_API int kv_attn_plan(struct kv_cache *, const struct kv_attn *, uint32_t threads,
 			struct kv_attn_plan **out);
@@ -82,6 +95,20 @@ KV_API int kv_attn_plan_pages(struct kv_cache *, const struct kv_attn *,
 			      struct kv_attn_plan **out);
 KV_API uint32_t kv_attn_items(const struct kv_attn_plan *);
 KV_API int kv_attn_item(struct kv_attn_plan *, uint32_t item);
+
+/* All items, on this thread and as many of kv_threads_set() as the plan is for: threads, or with 0
+ * what kv_attn() would take. What an item would return; after an error there is only
+ * kv_attn_finish(). One caller at a time. */
+KV_API int kv_attn_run(struct kv_attn_plan *);
+
+/* The same items again, each once more, for another call: of group, batch, heads, q_len, q_dtype
+ * and dcp as planned, all else (layer, q, out, lse, scale, sinks, ...) as it likes. It gives what
+ * kv_attn() would give, to the bit. Of kv_attn_plan_pages() the tables and lengths are those given
+ * then. -EINVAL if the call differs, or if items were not run. -ESTALE if a length has changed, or
+ * tables that were equal and no longer are: they are compared, so nothing is read by a plan that
+ * does not hold; a plan of sequences follows pages that have moved. Nothing of the plan is used at
+ * the time; on error it stays as it was. */
+KV_API int kv_attn_next(struct kv_attn_plan *, const struct kv_attn *);
 KV_API int kv_attn_finish(struct kv_attn_plan *);
 
 /* kv_seq_store() on a page table of the caller's own: n rows of one layer from token pos on. The
@@ -98,7 +125,7 @@ struct kv_rows {
 	const struct kv_layout *layout;
 	uint32_t layer;
 	const uint64_t *pte;		/* page addresses, indexed by token / page_tokens */
-	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD */
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: as of a call; NULL: 1 */
 };
 
 /* n tokens from from_pos on become those from to_pos on in another dtype, scale or page size:

@@ -3,7 +3,8 @@
  *
  * A node of the page cache is page_tokens tokens of one sequence and has a page in every group, so
  * all groups share page_tokens. Engines of the same tenant that open the same model name and
- * revision with the same layouts share one cache: a prefix computed by one is found by all.
+ * revision with the same layouts (and scales of heads) share one cache: a prefix computed by one is
+ * found by all.
  */
 #ifndef KV_CACHE_H
 #define KV_CACHE_H
@@ -23,6 +24,12 @@ struct kv_group {
 	uint32_t kind;			/* enum kv_group_kind */
 	uint32_t window_tokens; /* KV_GROUP_WINDOW: a query sees at most these many last tokens */
 	struct kv_layout layout;	/* of the whole model; kv_layout_shard() divides it */
+	/* KV_SCALE_HEAD: [layers][kv_heads] of the whole model, MLA [layers] and k_scale only; all
+	 * above 0, copied. NULL: 1. Stores and attention use them by themselves. They are part of
+	 * what the cache is: who opens the model with others is refused, as with another layout,
+	 * and so is a call that names others. A private cache opened without both of them has none:
+	 * there the calls say. */
+	const float *k_scale, *v_scale;
 };
 
 struct kv_cache_params {

@@ -37,8 +37,8 @@ enum kv_dtype {
 /* Of KV_F8 and KV_I8; all other dtypes have KV_SCALE_NONE. */
 enum kv_scale {
 	KV_SCALE_NONE = 0,
-	KV_SCALE_HEAD,			/* K and V of a KV head have one each, given with calls:
-					 * part of the model, so the same for all who share pages */
+	KV_SCALE_HEAD,			/* K and V of a KV head have one each: part of the model,
+					 * so given when it is opened (kv_group.k_scale) */
 	KV_SCALE_TOKEN,			/* each row has its own, in the page: found by the store */
 };
 

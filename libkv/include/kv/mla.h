@@ -80,7 +80,7 @@ struct kv_mla_step {
 	const void *x;			/* [batch][q_len][hidden], after the layer's input norm */
 	void *out;			/* [batch][q_len][hidden]; may be x */
 	float *lse;			/* [batch][q_len][heads] or NULL */
-	const float *k_scale;		/* KV_SCALE_HEAD: k_scale[0] of all rows, NULL: 1 */
+	const float *k_scale;		/* KV_SCALE_HEAD: as in attn.h; NULL: the cache's, else 1 */
 };
 
 /* Writes the rows of the new tokens and attends: new token i of q_len sees the tokens up to itself.

@@ -53,7 +53,7 @@ struct kv_store {
 	uint32_t dtype;			/* of k and v: KV_F32 (also 0), KV_F16 or KV_BF16 */
 	const void *k, *v;		/* as of kv_seq_store() */
 	uint64_t k_stride, v_stride;	/* elements between tokens; 0: dense */
-	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: [kv_heads], NULL: 1; MLA: k_scale[0] */
+	const float *k_scale, *v_scale;	/* KV_SCALE_HEAD: as in attn.h; NULL: the cache's, else 1 */
 	const struct kv_rope *rope;	/* rope.h: rotates K (MLA: v); NULL: it is roped already */
 	const uint32_t *positions;	/* [n] for rope; NULL: pos, pos + 1, ... */
 };

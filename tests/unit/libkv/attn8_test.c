@@ -168,6 +168,23 @@ static void check_content(const struct kv_seq *s, const uint32_t *tokens)
 	}
 }
 
+/* Calls give the scales of heads, too: they agree with those of the cache. */
+static void open_scaled(struct kv_layout l)
+{
+	const float k[4] = {k_scale[0], k_scale[l.kind == KV_GQA], k_scale[0], k_scale[1]};
+	const float v[4] = {v_scale[0], v_scale[1], v_scale[0], v_scale[1]};
+
+	fix_params(&f, l, 0);
+	if (l.scale == KV_SCALE_HEAD) {
+		f.params.group[0].k_scale = k;
+		f.params.group[0].v_scale = l.kind == KV_GQA ? v : NULL;
+	}
+	if (kv_open("embedded:host:8M", NULL, &f.kv) ||
+	    kv_cache_open(f.kv, &f.params, &f.cache))
+		fail_msg("%s", kv_error());
+	f.params.group[0].k_scale = f.params.group[0].v_scale = NULL;
+}
+
 static void life(uint32_t kind, uint32_t dtype, uint32_t scale)
 {
 	const struct kv_layout l = layout8(kind, dtype, scale);
@@ -177,7 +194,7 @@ static void life(uint32_t kind, uint32_t dtype, uint32_t scale)
 
 	for (i = 0; i < MAX_LEN; i++)
 		tokens[i] = i * 7 + 1;
-	fix_open(&f, "embedded:host:8M", l, 0);
+	open_scaled(l);
 	assert_int_equal(kv_rope_init(&rope, &rp), 0);
 	assert_int_equal(kv_seq_create(f.cache, NULL, 0, &s), 0);
 	append(s, tokens, 100);

@@ -165,9 +165,12 @@ static void make_mla(struct layer *l, const struct ref_model *m, const struct ho
 	free((void *)p.kv_norm);
 }
 
+static const float scale_of_all = 1 / 64.0f;	/* where a layout has KV_SCALE_HEAD */
+
 static void layer_open(struct layer *l, const struct ref_model *m, const struct how *how)
 {
 	struct kv_cache_params c = {.model = "mla", .nr_groups = 1};
+	const float scales[2] = {scale_of_all, scale_of_all};
 	uint32_t i;
 
 	memset(l, 0, sizeof(*l));
@@ -179,6 +182,7 @@ static void layer_open(struct layer *l, const struct ref_model *m, const struct 
 					       .rank = m->rank, .rope = m->rope,
 					       .page_tokens = how->page_tokens ? how->page_tokens
 									       : 16};
+	c.group[0].k_scale = how->scale == KV_SCALE_HEAD ? scales : NULL;
 	ok(kv_open("embedded:host:32M", NULL, &l->kv));
 	ok(kv_cache_open(l->kv, &c, &l->cache));
 	for (i = 0; i < MAX_SEQS; i++)
@@ -200,8 +204,6 @@ static void layer_close(struct layer *l)
 }
 
 /* Appends n tokens to each of batch sequences and runs them through the layer, h [batch][n]. */
-static const float scale_of_all = 1 / 64.0f;	/* where a layout has KV_SCALE_HEAD */
-
 static float *feed(struct layer *l, const struct ref_model *m, uint32_t batch,
 		   const double *const *h, uint32_t n, uint32_t shift, float *lse)
 {

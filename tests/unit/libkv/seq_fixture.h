@@ -57,7 +57,7 @@ FIX struct kv_layout fix_layout(uint32_t kind, uint32_t dtype, uint32_t page_tok
 }
 
 /* window 0: one full group; else a second group with that window. */
-FIX void fix_open(struct fix *f, const char *spec, struct kv_layout layout, uint32_t window)
+FIX void fix_params(struct fix *f, struct kv_layout layout, uint32_t window)
 {
 	memset(f, 0, sizeof(*f));
 	f->nr_groups = window ? 2 : 1;
@@ -68,6 +68,11 @@ FIX void fix_open(struct fix *f, const char *spec, struct kv_layout layout, uint
 		.kind = KV_GROUP_WINDOW, .window_tokens = window, .layout = layout};
 	if (!window)
 		memset(&f->params.group[1], 0, sizeof(f->params.group[1]));
+}
+
+FIX void fix_open(struct fix *f, const char *spec, struct kv_layout layout, uint32_t window)
+{
+	fix_params(f, layout, window);
 	if (kv_open(spec, NULL, &f->kv) || kv_cache_open(f->kv, &f->params, &f->cache))
 		fail_msg("%s", kv_error());
 }

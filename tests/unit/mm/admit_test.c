@@ -71,6 +71,26 @@ static void a_promise_that_does_not_fit_is_refused_with_what_would(void **state)
 	assert_int_equal(mmt_open_min(&t, e2, &d2, 24, &c2), 0);
 }
 
+/* 2^72 bytes in a pool of 2^62. */
+static void a_promise_of_more_than_can_be_counted_is_refused(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+
+	(void)state;
+	mmt_fini(&t);
+	cfg.device[0].pool_bytes = 1ull << 62;
+	cfg.device[0].extent_bytes = 1ull << 40;
+	mmt_init(&t, &cfg);
+	assert_int_equal(mmt_attach(&t, A, &e1, &m1), 0);
+	d.shard[0].page_bytes[0] = 1ull << 40;
+	mmt_refused(&t, mmt_open_min(&t, e1, &d, UINT32_MAX, &c1), -ENOMEM, MM_POOL_FULL);
+	assert_int_equal(mmt_open_min(&t, e1, &d, 16, &c1), 0);
+	assert_int_equal(promised(A), 16ull << 40);
+	mmt_refused(&t, mmt_open_min(&t, e1, &d, UINT32_MAX, &c1), -ENOMEM, MM_POOL_FULL);
+	assert_int_equal(promised(A), 16ull << 40);
+}
+
 static void opening_again_makes_a_new_promise(void **state)
 {
 	uint32_t again;
@@ -497,6 +517,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_promise_is_room_that_others_do_not_see),
 		TEST(a_promise_that_does_not_fit_is_refused_with_what_would),
+		TEST(a_promise_of_more_than_can_be_counted_is_refused),
 		TEST(opening_again_makes_a_new_promise),
 		TEST(closing_or_dying_ends_a_promise),
 		TEST(a_waiting_allocation_gets_what_an_ended_promise_leaves),

@@ -237,6 +237,81 @@ static void hundred_half_empty_extents_of_held_pages_shrink_to_55(void **state)
 	mmt_fini(&t);
 }
 
+/* A request of each kind, right in all it names. */
+static struct mm_request good(struct mmt *t, enum mm_op op, uint32_t e, uint32_t c, uint64_t *page)
+{
+	static struct mm_cache_desc other;
+	static uint32_t lease;
+	uint32_t window;
+
+	other = mmt_desc(2);
+	other.group[0] = (struct mm_group_desc){ .kind = MM_GROUP_WINDOW, .window_tokens = 16 };
+	assert_int_equal(mmt_open(t, e, &other, &window), 0);
+	lease = mmt_chain(t, e, op == MM_DROP_HEAD ? window : c, 0, 4);
+	switch (op) {
+	case MM_CACHE_OPEN:
+		return (struct mm_request){ .op = op, .engine = e, .open.desc = &other };
+	case MM_ALLOC:
+		return (struct mm_request){ .op = op, .engine = e, .cache = c,
+					    .alloc.nr_pages = 1 };
+	case MM_FREE:
+		return (struct mm_request){ .op = op, .engine = e, .free = { page, 1 } };
+	case MM_LOOKUP:
+		return (struct mm_request){ .op = op, .engine = e, .cache = c,
+					    .lookup = { mmt_tokens(0), MMT_PT, NULL, 0 } };
+	case MM_COMMIT:
+		return (struct mm_request){ .op = op, .engine = e, .cache = c,
+					    .commit = { 0, mmt_tokens(300), MMT_PT, page, 1, NULL,
+							0 } };
+	case MM_UNLEASE:
+		return (struct mm_request){ .op = op, .engine = e, .unlease = { &lease, 1 } };
+	case MM_RESUME:
+	case MM_UNPARK:
+		assert_int_equal(mmt_park(t, MM_PARK, e, lease, 0, 0), 0);
+		return (struct mm_request){ .op = op, .engine = e, .park.park = t->rp.park };
+	case MM_PARK:
+		return (struct mm_request){ .op = op, .engine = e, .park.lease = lease };
+	case MM_HINT:
+		return (struct mm_request){ .op = op, .engine = e, .hint.lease = lease };
+	case MM_RESERVE:
+		return (struct mm_request){ .op = op, .engine = e };
+	default:
+		return (struct mm_request){ .op = op, .engine = e, .lease = { lease, 1 } };
+	}
+}
+
+/* Looking at its own numbers is not, nor is asking what there is to do. */
+static void engine_that_asks_for_anything_is_at_work(void **state)
+{
+	const enum mm_op ops[] = {
+		MM_CACHE_OPEN, MM_ALLOC, MM_FREE, MM_LOOKUP, MM_COMMIT, MM_LEASE_DUP, MM_UNLEASE,
+		MM_PARK, MM_RESUME, MM_UNPARK, MM_DROP_HEAD, MM_RESERVE, MM_HINT, MM_STAT,
+	};
+	struct mm_config cfg = config(20);
+	struct mm_cache_desc d = mmt_desc(1);
+
+	(void)state;
+	for (uint32_t i = 0; i < sizeof(ops) / sizeof(*ops); i++) {
+		struct mm_request rq;
+		struct mmt t;
+		uint32_t e, m, c;
+		uint64_t ids[20];
+
+		mmt_init(&t, &cfg);
+		mmt_attach(&t, 1, &e, &m);
+		mmt_open(&t, e, &d, &c);
+		hold_parts(&t, e, c, 10, 2, ids);
+		rq = good(&t, ops[i], e, c, ids);
+		t.now += IDLE - 1;
+		assert_int_equal(mmt_submit(&t, &rq), 0);
+		t.now += 1;
+		ticks(&t, 100);
+		if (!event_of(&t, m, MM_EVENT_VACATE) != (ops[i] != MM_STAT))
+			fail_msg("op %u", ops[i]);
+		mmt_fini(&t);
+	}
+}
+
 static void idle_engine_keeps_its_held_pages_and_one_extent(void **state)
 {
 	struct mm_config cfg = config(12);
@@ -520,6 +595,36 @@ static void one_shard_that_fails_leaves_the_page_where_it_is(void **state)
 	mmt_fini(&t);
 }
 
+/* What is no longer, or was never, under way cannot end. */
+static void a_move_ends_once_and_by_its_own_id(void **state)
+{
+	struct mm_cache_desc d = mmt_desc(1);
+	uint64_t digest, id[2];
+	uint32_t e, m, c, x;
+	struct mmt t;
+
+	(void)state;
+	x = begin_moves(&t, &d, &e, &m, &c);
+	assert_int_equal(t.nr_fx, 2);
+	id[0] = t.fx[0].id;
+	id[1] = t.fx[1].id;
+	digest = mm_digest(t.mm);
+	for (uint32_t bit = 0; bit < 44; bit++)	/* shard, slot, number */
+		if ((id[0] ^ 1ull << bit) != id[1])
+			assert_int_equal(mm_complete(t.mm, id[0] ^ 1ull << bit, 0, t.now), -ENOENT);
+	assert_true(mm_digest(t.mm) == digest);
+	mmt_complete(&t, 0, 0);
+	digest = mm_digest(t.mm);
+	assert_int_equal(mm_complete(t.mm, id[0], 0, t.now), -ENOENT);
+	assert_int_equal(mm_complete(t.mm, id[0], -EIO, t.now), -ENOENT);
+	assert_true(mm_digest(t.mm) == digest);
+	carry_out(&t);
+	assert_int_equal(mm_complete(t.mm, id[1], 0, t.now), -ENOENT);
+	assert_int_equal(mm_vmstat(t.mm)->pages_move, 2);
+	find_chain(&t, e, c, x, 2);
+	mmt_fini(&t);
+}
+
 static void page_id_of_moved_content_is_new_and_the_old_one_stale(void **state)
 {
 	struct mm_cache_desc d = mmt_desc(1);
@@ -635,20 +740,23 @@ static void held_pages_have_the_first_claim_to_the_room(void **state)
 
 /* ---- who waits gets the room --------------------------------------------------------------- */
 
-static void waiting_allocation_gets_what_half_empty_extents_give_back(void **state)
+/* Whose tenant is protected loses nothing by it either. */
+static void wait_beside_half_empty_extents(uint64_t low)
 {
+	struct mm_limits limits = { .low_bytes = low, .high_bytes = MM_NO_LIMIT,
+				    .max_bytes = MM_NO_LIMIT };
 	struct mm_config cfg = config(4);
 	struct mm_cache_desc d = mmt_desc(1), d2 = mmt_desc(2);
 	uint32_t e, m, c, e2, c2;
 	uint64_t ids[8];
 	struct mmt t;
 
-	(void)state;
 	cfg.idle_ns = 1ull << 60;	/* for who waits alone, not since its engine rests */
 	mmt_init(&t, &cfg);
 	mmt_attach(&t, 1, &e, &m);
 	mmt_open(&t, e, &d, &c);
 	hold_parts(&t, e, c, 4, 2, ids);
+	assert_int_equal(mmt_limits(&t, 1, 0, limits, MM_OOM_NONE), 0);
 	mmt_attach(&t, 2, &e2, NULL);
 	mmt_open(&t, e2, &d2, &c2);
 	assert_int_equal(mmt_alloc_until(&t, e2, c2, 0, 1, t.now + 100 * ANSWER), MMT_LATER);
@@ -660,6 +768,13 @@ static void waiting_allocation_gets_what_half_empty_extents_give_back(void **sta
 	mmt_fini(&t);
 }
 
+static void waiting_allocation_gets_what_half_empty_extents_give_back(void **state)
+{
+	(void)state;
+	wait_beside_half_empty_extents(0);
+	wait_beside_half_empty_extents(4 * MMT_EXTENT);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -667,6 +782,7 @@ int main(void)
 		cmocka_unit_test(vacate_past_its_deadline_is_given_up_and_rests),
 		cmocka_unit_test(owner_that_runs_out_of_pages_takes_its_extent_back),
 		cmocka_unit_test(hundred_half_empty_extents_of_held_pages_shrink_to_55),
+		cmocka_unit_test(engine_that_asks_for_anything_is_at_work),
 		cmocka_unit_test(idle_engine_keeps_its_held_pages_and_one_extent),
 		cmocka_unit_test(hundred_half_empty_extents_of_cached_pages_shrink_to_55),
 		cmocka_unit_test(page_leased_while_it_moves_stays),
@@ -675,6 +791,7 @@ int main(void)
 		cmocka_unit_test(private_cache_that_goes_while_pages_move_leaves_nothing),
 		cmocka_unit_test(orphans_adopted_while_pages_move_keep_their_content),
 		cmocka_unit_test(one_shard_that_fails_leaves_the_page_where_it_is),
+		cmocka_unit_test(a_move_ends_once_and_by_its_own_id),
 		cmocka_unit_test(page_id_of_moved_content_is_new_and_the_old_one_stale),
 		cmocka_unit_test(owner_uses_up_its_cached_pages_before_it_takes_back),
 		cmocka_unit_test(cached_pages_beside_held_ones_give_way),

@@ -445,6 +445,30 @@ static void a_device_is_filled_by_its_own_extents(void **state)
 	assert_int_equal(mmt_device_extents(&t, 1), 2);
 }
 
+/* The only key there may be is that of the chain it is committed to again. */
+static void keys_of_pages_that_are_there_need_no_room(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	struct mm_page_key key = { .page = 0, .digest = { 1 } };
+	uint32_t tokens[2 * MMT_PT] = { 0 }, e, c;
+	uint64_t ids[2];
+	struct mmt s;
+
+	(void)state;
+	cfg.max_keys = 1;
+	mmt_init(&s, &cfg);
+	assert_int_equal(mmt_attach(&s, 7, &e, NULL), 0);
+	assert_int_equal(mmt_open(&s, e, &d, &c), 0);
+	assert_int_equal(mmt_alloc(&s, e, c, 0, 1, ids), 0);
+	assert_int_equal(mmt_commit_keys(&s, e, c, 0, 0, tokens, MMT_PT, ids, 1, &key, 1), 0);
+	assert_int_equal(mmt_unlease(&s, e, s.rp.lease), 0);
+	assert_int_equal(mmt_alloc(&s, e, c, 0, 2, ids), 0);
+	assert_int_equal(mmt_commit_keys(&s, e, c, 0, 0, tokens, 2 * MMT_PT, ids, 2, &key, 1), 0);
+	assert_true(s.pages[0] != ids[0] && s.pages[1] == ids[1]);
+	mmt_fini(&s);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -455,6 +479,7 @@ int main(void)
 		T(a_difference_within_a_long_page_is_seen),
 		T(what_finds_nothing_needs_no_lease),
 		cmocka_unit_test(a_table_of_one_cache_is_cleared_for_a_newcomer),
+		cmocka_unit_test(keys_of_pages_that_are_there_need_no_room),
 		cmocka_unit_test(keys_of_one_commit_are_counted_once_each),
 		T(a_page_is_committed_in_its_own_group_and_cache),
 		T(an_import_names_cache_and_engine),

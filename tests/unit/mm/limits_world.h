@@ -2,7 +2,8 @@
 /* limits_world - two tenants with an engine and a cache each, for tests of limits and watermarks
  *
  * Model:      bytes are counted in extents of PAGES pages; time passes by pass() only, and settle()
- *             ticks until nothing is due.
+ *             ticks until nothing is due. All is on device mmt_device: limits_run() runs tests once
+ *             for each.
  */
 #ifndef LIMITS_WORLD_H
 #define LIMITS_WORLD_H
@@ -23,9 +24,9 @@ static UNUSED void start(uint32_t extents, uint32_t low, uint32_t high)
 	struct mm_cache_desc d = mmt_desc(1);
 
 	cfg.answer_ns = ANSWER;
-	cfg.device[0].pool_bytes = extents * X;
-	cfg.device[0].wmark_low_bytes = low * X;
-	cfg.device[0].wmark_high_bytes = high * X;
+	cfg.device[mmt_device].pool_bytes = extents * X;
+	cfg.device[mmt_device].wmark_low_bytes = low * X;
+	cfg.device[mmt_device].wmark_high_bytes = high * X;
 	mmt_init(&t, &cfg);
 	assert_int_equal(mmt_attach(&t, 1, &e1, &m1), 0);
 	assert_int_equal(mmt_attach(&t, 2, &e2, &m2), 0);
@@ -64,7 +65,8 @@ static UNUSED uint64_t charge(uint32_t tenant)
 	struct mm_tenant_info info;
 
 	assert_int_equal(mm_tenant_info(t.mm, tenant, &info), 0);
-	return (info.device[0].charge_bytes - info.device[0].leaving_bytes) / X;
+	return (info.device[mmt_device].charge_bytes -
+		info.device[mmt_device].leaving_bytes) / X;
 }
 
 static UNUSED uint64_t event(uint32_t tenant, enum mm_memcg_event which)
@@ -112,5 +114,9 @@ static UNUSED const struct mm_event *pressure(uint32_t member)
 			return &t.events[i];
 	return NULL;
 }
+
+#define limits_run(tests) \
+	(mmt_device = 0, cmocka_run_group_tests_name("device 0", tests, NULL, NULL)) + \
+	(mmt_device = 1, cmocka_run_group_tests_name("device 1", tests, NULL, NULL))
 
 #endif

@@ -118,6 +118,27 @@ static void max_bounds_what_a_tenant_is_charged(void **state)
 	mmt_fini(&t);
 }
 
+/* Each time the charge comes to be above high, not when it is at it. */
+static void high_is_counted_when_it_is_passed(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	uint64_t ids[40];
+	struct mmt t;
+	uint32_t e, c;
+
+	(void)state;
+	mmt_init(&t, &cfg);
+	assert_int_equal(set(&t, 7, MM_ALL_DEVICES, limits(0, 0, 2, 5), 0), 0);
+	assert_int_equal(mmt_attach(&t, 7, &e, NULL), 0);
+	assert_int_equal(mmt_open(&t, e, &d, &c), 0);
+	for (uint32_t x = 0; x < 5; x++) {
+		assert_int_equal(mmt_alloc(&t, e, c, 0, 8, ids + 8 * x), 0);
+		assert_int_equal(info_of(&t, 7).events[MM_MEMCG_HIGH], x >= 2);
+	}
+	mmt_fini(&t);
+}
+
 static void above_high_own_cached_pages_go_before_new_extents(void **state)
 {
 	struct mm_config cfg = mmt_config();
@@ -219,6 +240,7 @@ int main(void)
 		cmocka_unit_test(impossible_limits_are_refused_and_change_nothing),
 		cmocka_unit_test(limits_need_room_for_a_tenant),
 		cmocka_unit_test(max_bounds_what_a_tenant_is_charged),
+		cmocka_unit_test(high_is_counted_when_it_is_passed),
 		cmocka_unit_test(above_high_own_cached_pages_go_before_new_extents),
 		cmocka_unit_test(what_is_leaving_is_no_usage),
 		cmocka_unit_test(a_tenant_tells_what_its_engines_use),

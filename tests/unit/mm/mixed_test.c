@@ -358,5 +358,5 @@ int main(void)
 		cmocka_unit_test(waiting_allocation_gets_the_room_of_cached_pages_in_mixed_extents),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return limits_run(tests);
 }

@@ -27,7 +27,7 @@
 #define MMT_PT		16u		/* tokens a page in most tests */
 #define MMT_EXTENT	65536ull
 #define MMT_PAGE	8192ull		/* so 8 pages an extent */
-#define MMT_FX		256
+#define MMT_FX		2048
 
 #define UNUSED __attribute__((unused))
 
@@ -225,6 +225,8 @@ static UNUSED int mmt_simple(struct mmt *t, enum mm_op op, uint32_t engine, uint
 	return mmt_submit(t, &rq);
 }
 
+static UNUSED uint32_t mmt_device;	/* where caches lie */
+
 static UNUSED struct mm_cache_desc mmt_desc(uint8_t model)
 {
 	struct mm_cache_desc d = { .page_tokens = MMT_PT, .nr_groups = 1, .nr_shards = 1 };
@@ -232,6 +234,7 @@ static UNUSED struct mm_cache_desc mmt_desc(uint8_t model)
 	d.model_key[0] = model;
 	d.layout_key[0] = 1;
 	d.group[0].kind = MM_GROUP_FULL;
+	d.shard[0].device = mmt_device;
 	d.shard[0].page_bytes[0] = MMT_PAGE;
 	return d;
 }
@@ -437,6 +440,8 @@ static UNUSED uint32_t mmt_device_extents(struct mmt *t, uint32_t device)
 		uint64_t before_ = mm_digest((t)->mm); \
 		assert_int_equal(call, err); \
 		assert_int_equal((t)->rp.reason, why); \
+		if ((why) == MM_NO_SUCH_ID || (why) == MM_STALE_PAGE || (why) == MM_NOT_OWNER) \
+			assert_int_equal((t)->rp.b, 0); \
 		assert_true(mm_digest((t)->mm) == before_); \
 	} while (0)
 

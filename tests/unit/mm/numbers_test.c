@@ -56,32 +56,64 @@ static void every_limit_is_accepted_to_its_end_and_no_further(void **state)
 #undef RANGE
 }
 
+static void watermarks_are_in_order_and_within_the_pool(void **state)
+{
+	struct mm_config c = mmt_config(), x;
+
+	(void)state;
+#define MARKS(dev, min, low, high, fits) \
+	do { \
+		x = c; \
+		x.device[dev].wmark_min_bytes = (min); \
+		x.device[dev].wmark_low_bytes = (low); \
+		x.device[dev].wmark_high_bytes = (high); \
+		assert_int_equal(mm_footprint(&x) != 0, fits); \
+	} while (0)
+	for (uint32_t d = 0; d < c.nr_devices; d++) {
+		uint64_t pool = c.device[d].pool_bytes;
+
+		MARKS(d, 0, 0, 0, true);
+		MARKS(d, pool, pool, pool, true);
+		MARKS(d, pool + 1, pool, pool, false);
+		MARKS(d, 0, 5, 4, false);
+		MARKS(d, 0, 5, 5, true);
+		MARKS(d, 0, 5, pool + 1, false);
+	}
+#undef MARKS
+}
+
 static void each_table_adds_to_the_footprint(void **state)
 {
 	struct mm_config c = mmt_config(), x;
-	size_t len = mm_footprint(&c);
+	size_t len = mm_footprint(&c), binds;
 
 	(void)state;
 	assert_int_equal(len % 8, 0);
-#define GROWS(field, by, least) \
+#define GROWS(field, by, least, most) \
 	do { \
 		x = c; \
 		x.field += (by); \
-		assert_true(mm_footprint(&x) >= len + (least)); \
+		assert_in_range(mm_footprint(&x), len + (least), len + (most)); \
 	} while (0)
-	GROWS(max_tenants, 64, 64 * 64);
-	GROWS(max_engines, 64, 64 * 64);
-	GROWS(max_members, 64, 64 * 2 * 64);	/* two bytes a member and extent */
-	GROWS(max_caches, 64, 64 * 256);
-	GROWS(max_extents, 64, 64 * 2 * 10);
-	GROWS(max_frames, 1024, 1024 * 17);
-	GROWS(max_nodes, 1024, 1024 * 64);
-	GROWS(max_leases, 1024, 1024 * 32);
-	GROWS(max_parks, 1024, 1024 * 16);
-	GROWS(max_keys, 1024, 1024 * 36);
-	GROWS(max_pending, 1024, 1024 * 32);
-	GROWS(max_tokens, 4096, 4096 * 4);
-	GROWS(batch_pages, 64, 64 * 8 * 8);
+	GROWS(max_tenants, 64, 64 * 64, 64 * sizeof(struct tenant));
+	binds = 4 * (c.max_engines + c.max_caches + 64) - c.max_engines * c.max_caches;
+	GROWS(max_engines, 64, 64 * sizeof(struct engine) + (binds - 1) * sizeof(struct bind),
+	      64 * sizeof(struct engine) + binds * sizeof(struct bind));
+	GROWS(max_members, 64, 64 * 2 * 64,	/* two bytes a member and extent */
+	      64 * (2 * 64 + sizeof(struct member)));
+	/* Binds: engines * caches at first, 4 of each at most, and one a cache for the orphans. */
+	binds = 4 * (c.max_engines + c.max_caches + 64) + 64 - c.max_engines * c.max_caches;
+	GROWS(max_caches, 64, 64 * sizeof(struct cache) + (binds - 1) * sizeof(struct bind),
+	      64 * sizeof(struct cache) + binds * sizeof(struct bind));
+	GROWS(max_extents, 64, 64 * 2 * 10, 64 * (2 * 10 + sizeof(struct extent)));
+	GROWS(max_frames, 1024, 1024 * 21, 1024 * 21);	/* a tag beside each frame */
+	GROWS(max_nodes, 1024, 1024 * 96, 1024 * (96 + 65));	/* and a unit of tokens */
+	GROWS(max_leases, 1024, 1024 * 32, 1024 * sizeof(struct lease));
+	GROWS(max_parks, 1024, 1024 * 16, 1024 * sizeof(struct park));
+	GROWS(max_keys, 1024, 1024 * 36, 1024 * (sizeof(struct key) + 8));
+	GROWS(max_pending, 1024, 1024 * 32, 1024 * sizeof(struct pending));
+	GROWS(max_tokens, 4096, 4096 * 4 + 256, 4096 * 4 + 256);	/* a tag a unit of 16 */
+	GROWS(batch_pages, 64, 64 * 8 * 8, 64 * 8 * 9 * 3);
 #undef GROWS
 }
 
@@ -305,6 +337,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(every_limit_is_accepted_to_its_end_and_no_further),
+		T(watermarks_are_in_order_and_within_the_pool),
 		T(each_table_adds_to_the_footprint),
 		T(a_cache_is_described_within_its_ranges),
 		T(requests_of_no_kind_are_refused),

@@ -220,6 +220,7 @@ static void bad_hints_change_nothing(void **state)
 	begin(MM_POLICY_GITTINS, 64);
 	lease = mmt_chain(&s, e, c, 0, 4);
 	assert_int_equal(try_hint(lease, (struct mm_hint){ .priority = 3 }), -EINVAL);
+	assert_true(s.rp.a == 3 && s.rp.b == 2);
 	assert_int_equal(try_hint(lease, (struct mm_hint){ .from_page = 4 }), -EINVAL);
 	assert_int_equal(try_hint(lease, (struct mm_hint){ 2, 2, 1, 0, 0 }), -EINVAL);
 	assert_int_equal(try_hint(lease, (struct mm_hint){ 0, 5, 1, 0, 0 }), -EINVAL);
@@ -229,6 +230,148 @@ static void bad_hints_change_nothing(void **state)
 	assert_int_equal(s.rp.nr_pages, 2);
 	assert_int_equal(mmt_unlease(&s, e, lease), 0);
 	mmt_fini(&s);
+}
+
+/* Pages behind a hit at least as long as they are; what is committed piece by piece is as its first
+ * piece. */
+static void pages_are_appended_behind_as_many(void **state)
+{
+	(void)state;
+	for (uint32_t nr = 1; nr < 7; nr++) {
+		uint32_t page[16], tokens[16 * MMT_PT], lease, n;
+		uint64_t ids[16];
+
+		for (uint32_t i = 0; i < 16; i++)
+			page[i] = i + 1;
+		begin(MM_POLICY_GITTINS, 0);
+		prompt(page, 3);
+		fill(tokens, page, 16);
+		assert_int_equal(mmt_lookup(&s, e, c, 0, tokens, 16 * MMT_PT), 0);
+		assert_int_equal(s.rp.nr_pages, 3);
+		lease = s.rp.lease;
+		assert_int_equal(mmt_alloc(&s, e, c, 0, nr + 4, ids), 0);
+		assert_int_equal(mmt_commit(&s, e, c, lease, tokens + 3 * MMT_PT, nr * MMT_PT,
+					    ids), 0);
+		assert_int_equal(mmt_commit(&s, e, c, s.rp.lease, tokens + (3 + nr) * MMT_PT,
+					    4 * MMT_PT, ids + nr), 0);
+		n = lease_at(s.mm, lease_find(s.mm, 1, s.rp.lease))->node;
+		for (; n; n = node_at(s.mm, n)->parent)
+			assert_int_equal(node_at(s.mm, n)->appended,
+					 node_at(s.mm, n)->depth >= 3 && nr <= 3);
+		mmt_fini(&s);
+	}
+}
+
+static void hints_are_written_on_the_pages_they_name(void **state)
+{
+	uint32_t lease, nr = 0;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	lease = mmt_chain(&s, e, c, 0, 4);
+	for (uint32_t ms = 1; ms < 100; ms += 3, nr++) {
+		assert_int_equal(try_hint(lease, (struct mm_hint){ 1, 3, nr % 3, ms, ms + 1 }), 0);
+		for (uint32_t n = lease_at(s.mm, lease_find(s.mm, 1, lease))->node; n;
+		     n = node_at(s.mm, n)->parent) {
+			const struct node *no = node_at(s.mm, n);
+			bool named = no->depth == 1 || no->depth == 2;
+
+			assert_int_equal(no->prio, named ? nr % 3 : 1);
+			assert_int_equal(no->reuse, named ? policy_pack_ms(ms) : 0);
+			assert_int_equal(no->ttl, named ? policy_pack_ms(ms + 1) : 0);
+		}
+	}
+	mmt_fini(&s);
+}
+
+/* New: the end of a chain, another page, one appended to a hit; then by uses. */
+static void pages_are_classed_by_their_uses(void **state)
+{
+	static const uint8_t used[32] = { 0, 3, 4, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7,
+					  8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8 };
+	uint32_t page[2] = { 1, 2 }, n;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	prompt(page, 2);
+	n = pool_next(s.mm, &s.mm->nodes, 0);
+	for (uint32_t tail = 0; tail < 2; tail++)
+		for (uint32_t hits = 1; hits < 32; hits++) {
+			node_at(s.mm, n)->hits = hits & 31;
+			assert_int_equal(policy_gittins.class(s.mm, n, tail), used[hits]);
+		}
+	for (uint32_t appended = 0; appended < 2; appended++) {
+		node_at(s.mm, n)->hits = 0;
+		node_at(s.mm, n)->appended = appended & 1;
+		assert_int_equal(policy_gittins.class(s.mm, n, true), 0);
+		assert_int_equal(policy_gittins.class(s.mm, n, false), 1 + appended);
+	}
+	free(s.mem);
+}
+
+/* A hit in the time that is left, in a quarter of it at least, until twice the time has passed;
+ * priorities are 1, 4 and 16 times that. What has expired is worth nothing. */
+static void worth_of_a_page_with_hints_is_as_documented(void **state)
+{
+	static const uint32_t due[] = { 1, 4, 8, 9, 100, 4096, 1000000 };
+	uint32_t page[1] = { 1 }, n;
+	struct node *no;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	prompt(page, 1);
+	n = pool_next(s.mm, &s.mm->nodes, 0);
+	no = node_at(s.mm, n);
+	s.mm->now_ns = 1ull << 45;
+	for (uint32_t i = 0; i < sizeof(due) / sizeof(*due); i++)
+		for (uint32_t tenth = 0; tenth < 25; tenth++) {
+			uint64_t whole = policy_unpack_ms(policy_pack_ms(due[i]));
+			uint64_t ms = whole * tenth / 10, left = ms < whole ? whole - ms : 0, want;
+
+			left = left > whole / 4 ? left : whole / 4 + 1;
+			want = ms < 2 * whole ? WORTH_ONE / left : 1;
+			no->reuse = policy_pack_ms(due[i]) & 255;
+			no->age = (s.mm->now_ns >> 10) - (ms << 10);
+			for (uint32_t prio = 0; prio < 3; prio++) {
+				no->prio = prio & 3;
+				assert_int_equal(policy_gittins.worth(s.mm, n),
+						 want << (prio == 1 ? 2 : prio ? 4 : 0));
+			}
+			no->ttl = policy_pack_ms(5) & 255;
+			assert_int_equal(policy_gittins.worth(s.mm, n) == 0, ms >= 5);
+			no->ttl = 0;
+		}
+	free(s.mem);
+}
+
+/* By lru a page of low priority ages 4 times as fast, one of high priority 4 times as slowly. */
+static void priorities_weigh_the_time_since_the_last_use(void **state)
+{
+	static const uint64_t times[3] = { 16, 4, 1 };
+	uint32_t page[2] = { 1, 2 }, a, b;
+
+	(void)state;
+	begin(MM_POLICY_LRU, 0);
+	prompt(page, 2);
+	a = pool_next(s.mm, &s.mm->nodes, 0);
+	b = pool_next(s.mm, &s.mm->nodes, a);
+	s.mm->now_ns = 1ull << 45;
+	for (uint32_t i = 0; i < 9; i++)
+		for (uint32_t k = 0; k < 200; k++) {
+			struct node *x = node_at(s.mm, a), *y = node_at(s.mm, b);
+			uint64_t idle[2] = { 7u << (k / 10), 13u << (k % 17) };
+			uint64_t t[2] = { idle[0] * times[i / 3], idle[1] * times[i % 3] };
+
+			x->prio = i / 3 & 3;
+			y->prio = i % 3 & 3;
+			x->age = (s.mm->now_ns >> 10) - idle[0];
+			y->age = (s.mm->now_ns >> 10) - idle[1];
+			assert_int_equal(policy_lru.worth(s.mm, a),
+					 (1ull << 40) / ((t[0] >> 12) + 1));
+			assert_int_equal(policy_lru.colder(s.mm, a, b),
+					 t[0] != t[1] ? t[0] > t[1] : idle[0] > idle[1]);
+		}
+	free(s.mem);
 }
 
 static void packed_times_are_rounded_up_by_an_eighth_at_most(void **state)
@@ -338,7 +481,12 @@ int main(void)
 		cmocka_unit_test(what_is_past_its_time_goes_first),
 		cmocka_unit_test(priority_weighs_the_time),
 		cmocka_unit_test(what_is_expected_back_is_kept),
+		cmocka_unit_test(pages_are_appended_behind_as_many),
+		cmocka_unit_test(hints_are_written_on_the_pages_they_name),
 		cmocka_unit_test(bad_hints_change_nothing),
+		cmocka_unit_test(pages_are_classed_by_their_uses),
+		cmocka_unit_test(worth_of_a_page_with_hints_is_as_documented),
+		cmocka_unit_test(priorities_weigh_the_time_since_the_last_use),
 		cmocka_unit_test(packed_times_are_rounded_up_by_an_eighth_at_most),
 		cmocka_unit_test(an_idle_extent_is_cheaper_than_one_in_use),
 		cmocka_unit_test(buckets_cover_all_times),

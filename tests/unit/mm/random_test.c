@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Random requests: every invariant after every step, and twice the same from the same seed. */
+/* Random requests: every invariant after every step, and twice the same from the same seed; in a
+ * small world, and in one with as many devices, groups and shards as there may be. */
 #include "mmt.h"
 
-#define STEPS	1500
 #define ENGINES	4
 #define HELD	200
 #define LEASES	40
 
 struct client {
-	uint32_t id, member, cache, nr_held[2], nr_leases, park;
-	uint64_t held[2][HELD];
+	uint32_t id, member, cache, nr_held[MM_MAX_GROUPS], nr_leases, park;
+	uint64_t held[MM_MAX_GROUPS][HELD];
 	uint32_t lease[LEASES];
 };
 
+struct shape {
+	uint32_t devices, groups, shards, steps, pool;	/* pool: extents of one shard a device */
+	bool scrub;
+};
+
+static const struct shape *world;
 static uint64_t rng;
 
 static uint32_t below(uint32_t n)
@@ -21,19 +27,26 @@ static uint32_t below(uint32_t n)
 	return (uint32_t)(rng >> 33) % n;
 }
 
-static void join(struct mmt *t, struct client *c, bool scrub)
+static void join(struct mmt *t, struct client *c)
 {
-	struct mm_cache_desc d = mmt_desc((uint8_t)(1 + below(2)));
+	static const struct mm_group_desc kind[] = {
+		{ MM_GROUP_FULL, 0, 0 }, { MM_GROUP_WINDOW, 9, 0 }, { MM_GROUP_STATE, 0, 0 },
+	};
+	uint8_t model = (uint8_t)(1 + below(2));
+	struct mm_cache_desc d = mmt_desc(model);
 
 	memset(c, 0, sizeof(*c));
 	d.page_tokens = 4;
-	d.nr_groups = 2;
-	d.nr_shards = 1 + scrub;
-	d.shard[1].device = 1;
-	d.group[1] = (struct mm_group_desc){ MM_GROUP_WINDOW, 9, 0 };
-	for (uint32_t s = 0; s < 2; s++)
-		d.shard[s].page_bytes[0] = d.shard[s].page_bytes[1] = MMT_PAGE;
-	if (mmt_attach(t, 1000, &c->id, &c->member))
+	d.nr_groups = world->groups;
+	d.nr_shards = world->shards;
+	for (uint32_t g = 0; g < world->groups; g++)
+		d.group[g] = kind[model == 1 && g ? 1 : g % 3];
+	for (uint32_t s = 0; s < world->shards; s++) {
+		d.shard[s].device = s % world->devices;
+		for (uint32_t g = 0; g < world->groups; g++)
+			d.shard[s].page_bytes[g] = MMT_PAGE;
+	}
+	if (mmt_attach(t, 1000 + below(2), &c->id, &c->member))
 		return;
 	if (mmt_open(t, c->id, &d, &c->cache))
 		c->cache = 0;
@@ -45,9 +58,9 @@ static void leave(struct mmt *t, struct client *c)
 	memset(c, 0, sizeof(*c));
 }
 
-static void take(struct mmt *t, struct client *c)
+static void take_of(struct mmt *t, struct client *c, uint32_t g)
 {
-	uint32_t g = below(2), nr = 1 + below(6);
+	uint32_t nr = 1 + below(6);
 	uint64_t deadline = below(3) ? 0 : t->now + 1 + below(50);
 
 	if (c->nr_held[g] + nr > HELD)
@@ -58,27 +71,42 @@ static void take(struct mmt *t, struct client *c)
 	c->nr_held[g] += nr;
 }
 
+static void take(struct mmt *t, struct client *c)
+{
+	uint32_t all = world->groups > 2 && below(2), g = below(world->groups);
+
+	if (!all)
+		take_of(t, c, g);
+	for (g = 0; all && g < world->groups; g++)
+		take_of(t, c, g);
+}
+
 static void publish(struct mmt *t, struct client *c)
 {
 	uint32_t nr = 1 + below(3), tok[16], at = c->nr_leases;
 	uint32_t lease = at && below(2) ? c->lease[at - 1] : 0, partial = below(3) == 0;
-	uint64_t ids[8];
+	uint64_t ids[3 * MM_MAX_GROUPS];
 
-	if (c->nr_held[0] < nr || c->nr_held[1] < nr || at == LEASES)
+	for (uint32_t g = 0; g < world->groups; g += 3)
+		if (c->nr_held[g] < nr)
+			return;
+	if (at == LEASES)
 		return;
 	for (uint32_t i = 0; i < 16; i++)
 		tok[i] = below(2);
-	for (uint32_t i = 0; i < nr; i++) {
-		ids[i] = c->held[0][c->nr_held[0] - 1 - i];
-		ids[nr + i] = below(4) ? c->held[1][c->nr_held[1] - 1 - i] : 0;
-	}
+	for (uint32_t g = 0; g < world->groups; g++)
+		for (uint32_t i = 0; i < nr; i++)
+			ids[g * nr + i] = c->nr_held[g] >= nr && (g % 3 == 0 || below(4)) ?
+					  c->held[g][c->nr_held[g] - 1 - i] : 0;
 	if (mmt_commit_keys(t, c->id, c->cache, partial, lease, tok, nr * 4 - partial, ids,
 			    nr, NULL, 0))
 		return;
 	c->lease[lease ? at - 1 : c->nr_leases++] = t->rp.lease;
-	for (uint32_t g = 0; g < 2; g++) {
+	for (uint32_t g = 0; g < world->groups; g++) {
 		uint32_t kept = 0, base = c->nr_held[g] - nr;
 
+		if (c->nr_held[g] < nr)
+			continue;
 		for (uint32_t i = nr; i--; ) {	/* duplicates stay ours */
 			uint64_t id = c->held[g][base + i];
 			uint32_t k = nr - 1 - i;
@@ -96,7 +124,10 @@ static void look(struct mmt *t, struct client *c)
 
 	for (uint32_t i = 0; i < 16; i++)
 		tok[i] = below(2);
-	if (c->nr_leases + 2 > LEASES || c->nr_held[0] == HELD || c->nr_held[1] == HELD)
+	for (uint32_t g = 0; g < world->groups; g++)
+		if (c->nr_held[g] == HELD)
+			return;
+	if (c->nr_leases + 2 > LEASES)
 		return;
 	if (mmt_lookup(t, c->id, c->cache, below(2) * MM_LOOKUP_ADOPT, tok, below(17)))
 		return;
@@ -104,13 +135,13 @@ static void look(struct mmt *t, struct client *c)
 		c->lease[c->nr_leases++] = t->rp.lease;
 	if (t->rp.tail_lease)
 		c->lease[c->nr_leases++] = t->rp.tail_lease;
-	for (uint32_t g = 0; g < 2 && t->rp.tail_adopted; g++)
+	for (uint32_t g = 0; g < world->groups && t->rp.tail_adopted; g++)
 		c->held[g][c->nr_held[g]++] = t->rp.tail_pages[g];
 }
 
 static void give_back(struct mmt *t, struct client *c)
 {
-	uint32_t g = below(2), nr = below(8);
+	uint32_t g = below(world->groups), nr = below(8);
 
 	if (nr > c->nr_held[g])
 		nr = c->nr_held[g];
@@ -157,21 +188,53 @@ static void map_op(struct mmt *t, struct client *c)
 	uint32_t ext = 1 + below(16);
 
 	if (below(3))
-		mmt_map(t, below(2) ? MM_IMPORT : MM_UNIMPORT, c->member, ext, below(2));
+		mmt_map(t, below(2) ? MM_IMPORT : MM_UNIMPORT, c->member, ext,
+			below(world->shards));
 	else if (!mmt_simple(t, MM_EVENTS, 0, c->member))
 		for (uint32_t i = 0, nr = t->rp.nr_events; i < nr; i++)
 			if (t->events[i].kind == MM_EVENT_RETIRE)
 				mmt_map(t, MM_UNIMPORT, c->member, t->events[i].extent, 0);
 }
 
-static void step(struct mmt *t, struct client *c, bool scrub)
+/* What is told to engines and by them, and what operators set. */
+static void word_op(struct mmt *t, struct client *c)
+{
+	uint32_t lease = c->nr_leases ? c->lease[c->nr_leases - 1] : 0, d = below(world->devices);
+	struct mm_request hint = { .op = MM_HINT, .engine = c->id, .hint = {
+					   lease, { .priority = below(3), .reuse_ms = below(9),
+						    .ttl_ms = below(9) } } };
+	struct mm_request reserve = { .op = MM_RESERVE, .engine = c->id,
+				      .reserve = { d, 0, below(2) * MMT_EXTENT } };
+	struct mm_request ack = { .op = below(2) ? MM_VACATE_ACK : MM_PRESSURE_ACK,
+				  .engine = c->id, .ack = { below(16), below(4), 0 } };
+	uint64_t x = MMT_EXTENT;
+
+	switch (below(4)) {
+	case 0:
+		mmt_submit(t, &hint);
+		break;
+	case 1:
+		mmt_submit(t, &reserve);
+		break;
+	case 2:
+		mmt_submit(t, &ack);
+		break;
+	default:
+		mmt_limits(t, 1000 + below(2), below(2) ? d : MM_ALL_DEVICES,
+			   (struct mm_limits){ below(2) * x, below(4) * x, (4 + below(40)) * x,
+					       (4 + below(40)) * x },
+			   below(8) ? MM_OOM_NONE : MM_OOM_KILL);
+	}
+}
+
+static void step(struct mmt *t, struct client *c)
 {
 	t->now += below(5);
 	if (!c->id) {
-		join(t, c, scrub);
+		join(t, c);
 		return;
 	}
-	switch (below(20)) {
+	switch (below(23)) {
 	case 0:
 		if (!below(6))
 			leave(t, c);
@@ -199,28 +262,49 @@ static void step(struct mmt *t, struct client *c, bool scrub)
 		if (!t->hold)
 			mmt_run(t);
 		break;
+	case 18: case 19:
+		word_op(t, c);
+		break;
 	default:
 		lease_op(t, c);
 	}
 }
 
-static uint64_t run(uint64_t seed, bool scrub)
+static struct mm_config config_of(uint64_t seed)
+{
+	struct mm_config cfg = mmt_config();
+
+	cfg.nr_devices = world->devices;
+	for (uint32_t d = 0; d < world->devices; d++) {
+		cfg.device[d] = cfg.device[0];
+		cfg.device[d].pool_bytes = world->pool * MMT_EXTENT;
+		cfg.device[d].wmark_low_bytes = seed & 2 ? 2 * MMT_EXTENT : 0;
+		cfg.device[d].wmark_high_bytes = seed & 2 ? 4 * MMT_EXTENT : 0;
+		cfg.device[d].scrub = d && world->scrub;
+	}
+	cfg.answer_ns = 20;
+	cfg.idle_ns = 300;
+	cfg.policy = seed & 4 ? MM_POLICY_LRU : MM_POLICY_GITTINS;
+	cfg.max_extents = 128;
+	cfg.max_nodes = 60;
+	cfg.max_tokens = 80 * 16;
+	cfg.max_shadows = 40;
+	cfg.seed = seed;
+	return cfg;
+}
+
+static uint64_t run(uint64_t seed)
 {
 	static struct client c[ENGINES];
 	static struct mmt t;
-	struct mm_config cfg = mmt_config();
+	struct mm_config cfg = config_of(seed);
 	uint64_t h = 0;
 
-	cfg.device[0].pool_bytes = cfg.device[1].pool_bytes = 12 * MMT_EXTENT;
-	cfg.device[1].scrub = scrub;
-	cfg.max_nodes = 60;
-	cfg.max_tokens = 80 * 16;
-	cfg.seed = seed;
 	rng = seed;
 	memset(c, 0, sizeof(c));
 	mmt_init(&t, &cfg);
-	for (uint32_t i = 0; i < STEPS; i++) {
-		step(&t, &c[below(ENGINES)], scrub);
+	for (uint32_t i = 0; i < world->steps; i++) {
+		step(&t, &c[below(ENGINES)]);
 		h = core_mix(h ^ mm_digest(t.mm));
 	}
 	t.hold = false;
@@ -235,15 +319,34 @@ static uint64_t run(uint64_t seed, bool scrub)
 
 static void invariants_hold_and_runs_repeat(void **state)
 {
+	static const struct shape small = { 2, 2, 1, 1500, 12, false };
+	static const struct shape scrubbed = { 2, 2, 2, 1500, 12, true };
+
 	(void)state;
-	for (uint64_t seed = 1; seed <= 8; seed++)
-		assert_true(run(seed, seed & 1) == run(seed, seed & 1));
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		world = seed & 1 ? &scrubbed : &small;
+		assert_true(run(seed) == run(seed));
+	}
+}
+
+static void so_they_do_in_a_world_as_large_as_can_be(void **state)
+{
+	static const struct shape large = { MM_MAX_DEVICES, MM_MAX_GROUPS, MM_MAX_SHARDS, 2000, 90,
+					    false };
+	static const struct shape windows = { MM_MAX_DEVICES, 2, MM_MAX_DEVICES, 1500, 12, true };
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		world = seed & 1 ? &large : &windows;
+		assert_true(run(seed) == run(seed));
+	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(invariants_hold_and_runs_repeat),
+		cmocka_unit_test(so_they_do_in_a_world_as_large_as_can_be),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -238,6 +238,28 @@ static void worst_debtor_is_killed_one_at_a_time(void **state)
 	mmt_fini(&t);
 }
 
+static void who_dies_before_anybody_is_told_is_not_killed(void **state)
+{
+	struct mm_effect fx;
+
+	(void)state;
+	start(16, 0, 0);
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 3 * PAGES, NULL), 0);
+	limit(1, 0, 0, 2, 2, MM_OOM_KILL);
+	settle();
+	t.now += ANSWER;
+	mm_tick(t.mm, t.now, 100);
+	mm_check(t.mm);
+	assert_int_equal(mm_vmstat(t.mm)->oom_kills, 1);
+	assert_int_equal(t.mm->nr_kills, 1);
+	assert_int_equal(mm_submit(t.mm, &(struct mm_request){ .op = MM_MEMBER_GONE, .member = m1 },
+				   t.now), 0);
+	mm_check(t.mm);
+	while (mm_next_effect(t.mm, &fx))
+		assert_true(fx.kind != MM_EFFECT_KILL);
+	mmt_fini(&t);
+}
+
 static void who_does_not_die_delays_the_next_for_a_time_only(void **state)
 {
 	struct mm_cache_desc d = mmt_desc(1);
@@ -459,7 +481,7 @@ static void extent_mapped_past_its_time_is_debt(void **state)
 	limit(1, 0, 0, UINT32_MAX, 1, MM_OOM_NONE);
 	settle();
 	assert_int_equal(charge(1), 1);
-	assert_int_equal(mmt_device_extents(&t, 0), 4);
+	assert_int_equal(mmt_device_extents(&t, mmt_device), 4);
 	pass(ANSWER - 1);
 	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
 	pass(1);
@@ -506,7 +528,7 @@ static void who_does_not_unmap_is_killed(void **state)
 	for (uint32_t i = 0; i < 50; i++)
 		pass(ANSWER);
 	assert_int_equal(t.nr_kill, 2);
-	assert_int_equal(mmt_device_extents(&t, 0), 1);
+	assert_int_equal(mmt_device_extents(&t, mmt_device), 1);
 	assert_int_equal(event(1, MM_MEMCG_OOM), 1);
 	mmt_fini(&t);
 }
@@ -528,7 +550,7 @@ static void nobody_pays_for_a_slow_device_or_below_max(void **state)
 	limit(1, 0, 0, 1, 1, MM_OOM_KILL);
 	for (uint32_t i = 0; i < 20; i++)
 		mmt_tick(&t, t.now + ANSWER);
-	assert_int_equal(mmt_device_extents(&t, 0), 2);
+	assert_int_equal(mmt_device_extents(&t, mmt_device), 2);
 	assert_int_equal(event(1, MM_MEMCG_OOM), 0);
 	assert_int_equal(t.nr_kill, 0);
 	mmt_fini(&t);
@@ -933,6 +955,7 @@ int main(void)
 		cmocka_unit_test(what_stays_is_charged_and_counted),
 		cmocka_unit_test(raised_max_wakes_who_waits),
 		cmocka_unit_test(worst_debtor_is_killed_one_at_a_time),
+		cmocka_unit_test(who_dies_before_anybody_is_told_is_not_killed),
 		cmocka_unit_test(who_does_not_die_delays_the_next_for_a_time_only),
 		cmocka_unit_test(who_answers_in_time_is_not_killed),
 		cmocka_unit_test(who_leases_is_killed_not_who_wrote),
@@ -963,5 +986,5 @@ int main(void)
 		cmocka_unit_test(extents_of_all_groups_are_emptied_together),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return limits_run(tests);
 }
