@@ -436,10 +436,42 @@ static void opaque_pages_match_whole(void **state)
 	assert_true(t.rp.nr_pages == 1 && !t.rp.tail_tokens);
 }
 
+/* Nothing in the block is an address, and no answer that waits there is lost. */
+static void a_copy_of_the_block_is_as_good(void **state)
+{
+	struct mm_request rq = { .op = MM_ALLOC, .alloc.nr_pages = 3 };
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	size_t len = mm_footprint(&cfg);
+	struct mm *copy = aligned_alloc(64, (len + 63) / 64 * 64);
+	struct mm_reply rp;
+	uint64_t ids[1];
+	struct mmt w;
+
+	(void)state;
+	mmt_init(&w, &cfg);
+	mmt_attach(&w, 1, &rq.engine, NULL);
+	mmt_open(&w, rq.engine, &d, &rq.cache);
+	assert_int_equal(mmt_alloc(&w, rq.engine, rq.cache, 0, 1, ids), 0);
+	assert_int_equal(mm_submit(w.mm, &rq, w.now), 0);
+	memcpy(copy, w.mem, len);
+	memset(w.mem, 0x5a, len);
+	mm_check(copy);
+	assert_true(mm_next_reply(copy, &rp));
+	assert_int_equal(rp.result, 0);
+	assert_int_equal(rp.nr_pages, 3);
+	assert_in_range((uintptr_t)rp.pages, (uintptr_t)copy, (uintptr_t)copy + len - 1);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(mm_page_extent(rp.pages[i]), mm_page_extent(ids[0]));
+	free(w.mem);
+	free(copy);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_copy_of_the_block_is_as_good),
 		cmocka_unit_test(a_config_out_of_range_has_no_footprint),
 		T(ids_do_not_come_back),
 		T(tables_of_people_fill_up),

@@ -374,6 +374,41 @@ static void priorities_weigh_the_time_since_the_last_use(void **state)
 	free(s.mem);
 }
 
+/* Of 16 of its pages at most, evenly spread, for all of them. */
+static void extents_are_worth_what_their_pages_are(void **state)
+{
+	(void)state;
+	for (uint32_t order = 0; order < 7; order++) {
+		uint32_t pages = 1u << order, used = pages - pages / 4, ext, lease;
+		uint32_t step = used / 16 ? used / 16 : 1, nr = 0;
+		struct mm_config cfg = mmt_config();
+		struct mm_cache_desc d = mmt_desc(1);
+		uint64_t sum = 0;
+
+		cfg.policy = MM_POLICY_LRU;
+		cfg.device[0].pool_bytes = cfg.device[0].extent_bytes = pages * MMT_PAGE;
+		mmt_init(&s, &cfg);
+		assert_int_equal(mmt_attach(&s, 100, &e, NULL), 0);
+		assert_int_equal(mmt_open(&s, e, &d, &c), 0);
+		lease = mmt_chain(&s, e, c, 0, used);
+		assert_int_equal(mmt_unlease(&s, e, lease), 0);
+		ext = pool_next(s.mm, &s.mm->extents, 0);
+		assert_int_equal(extent_pages(extent_at(s.mm, ext)), pages);
+		s.mm->now_ns = 1ull << 45;
+		for (uint32_t i = 0; i < used; i++) {
+			uint32_t n = frame_at(s.mm, extent_at(s.mm, ext)->base + i)->node;
+
+			node_at(s.mm, n)->age = (s.mm->now_ns >> 10) - ((i * 7 % 23 + 1) << 22);
+			if (i % step || i / step >= 16)
+				continue;
+			nr++;
+			sum += policy_lru.worth(s.mm, n) * MMT_PT >> 8;
+		}
+		assert_int_equal(policy_extent_worth(s.mm, ext), sum / nr * used);
+		free(s.mem);
+	}
+}
+
 static void packed_times_are_rounded_up_by_an_eighth_at_most(void **state)
 {
 	(void)state;
@@ -487,6 +522,7 @@ int main(void)
 		cmocka_unit_test(pages_are_classed_by_their_uses),
 		cmocka_unit_test(worth_of_a_page_with_hints_is_as_documented),
 		cmocka_unit_test(priorities_weigh_the_time_since_the_last_use),
+		cmocka_unit_test(extents_are_worth_what_their_pages_are),
 		cmocka_unit_test(packed_times_are_rounded_up_by_an_eighth_at_most),
 		cmocka_unit_test(an_idle_extent_is_cheaper_than_one_in_use),
 		cmocka_unit_test(buckets_cover_all_times),
