@@ -9,7 +9,10 @@
 
 #include "kernels.h"
 
-#define FLASH_MR 2 /* 2 x 4 sums and 4 rows leave 4 of the 16 registers */
+/* 4 x 2 sums, 2 words and their halves leave 4 of the 16 registers */
+#define FLASH_MR 4
+#define FLASH_NK 2
+#define FLASH_NC 2
 
 VEC_INLINE vec vec_fma(vec a, vec b, vec c)
 {
@@ -90,22 +93,31 @@ VEC_INLINE void f8_load2(const char *p, vec *x)
 	x[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)) * vec_set(256);
 }
 
-#define vec_load_row4(dtype, p, x) avx2_load_row4(dtype, p, x)
+#define vec_load_cols(dtype, p, x) avx2_load_cols(dtype, p, x)
 
-VEC_INLINE void avx2_load_row4(uint32_t dtype, const char *p, vec *x)
+VEC_INLINE void avx2_load_cols(uint32_t dtype, const char *p, vec *x)
 {
 	const size_t step =
 		VEC_LEN * (size_t)(dtype == KERN_F32 ? 4 : dtype == KERN_I8 ? 1 : 2);
-	size_t i;
 
 	if (dtype == KERN_F8) {
 		f8_load2(p, x);
-		f8_load2(p + 16, x + 2);
 		return;
 	}
-	VEC_UNROLL
-	for (i = 0; i < 4; i++)
-		x[i] = vec_load_row(dtype, p + step * i, VEC_LEN);
+	x[0] = vec_load_row(dtype, p, VEC_LEN);
+	x[1] = vec_load_row(dtype, p + step, VEC_LEN);
+}
+
+/* A shuffle where a shift would do: shifts take turns with multiplications. */
+#define vec_even(words) avx2_even(words)
+
+VEC_INLINE vec avx2_even(veci words)
+{
+	const __m256i up = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12,
+					    13, -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1,
+					    12, 13);
+
+	return (vec)_mm256_shuffle_epi8((__m256i)words, up);
 }
 
 #include "flash.inc"

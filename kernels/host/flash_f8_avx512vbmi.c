@@ -31,9 +31,9 @@ VEC_INLINE void f8_load4(const char *p, vec *x)
 	x[3] = (vec)_mm512_and_si512(words, upper);
 }
 
-#define vec_load_row4(dtype, p, x) f8_row4(dtype, p, x)
+#define vec_load_cols(dtype, p, x) f8_load_cols(dtype, p, x)
 
-VEC_INLINE void f8_row4(uint32_t dtype, const char *p, vec *x)
+VEC_INLINE void f8_load_cols(uint32_t dtype, const char *p, vec *x)
 {
 	const size_t step = VEC_LEN * (size_t)(dtype == KERN_F32 ? 4 : 2);
 	int i;

@@ -5,7 +5,9 @@
 
 #include "kernels.h"
 
-#define FLASH_MR 2
+#define FLASH_MR 4
+#define FLASH_NK 2
+#define FLASH_NC 2
 
 typedef uint16_t vec_u16 __attribute__((vector_size(8)));
 typedef uint8_t vec_u8 __attribute__((vector_size(4)));
