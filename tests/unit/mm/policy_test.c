@@ -409,6 +409,38 @@ static void extents_are_worth_what_their_pages_are(void **state)
 	}
 }
 
+/* The youngest leaf is a candidate, also where a younger page has children. */
+static void the_youngest_leaf_is_found_behind_its_parents(void **state)
+{
+	uint32_t old[1] = { 100 }, chain[3] = { 1, 2, 3 }, last[1] = { 200 }, n, bind, lease;
+	uint32_t tokens[MMT_PT];
+	struct worth *w;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	s.now = 1ull << 45;
+	for (uint32_t i = 0; i < 2; i++) {	/* twice, so they are of one class */
+		prompt(old, 1);
+		prompt(chain, 3);
+		prompt(last, 1);
+	}
+	fill(tokens, last, 1);
+	assert_int_equal(mmt_lookup(&s, e, c, 0, tokens, MMT_PT), 0);
+	lease = s.rp.lease;
+	/* The longer unused the more worth: the oldest leaf is not the one to go. */
+	w = worth_at(s.mm, cache_at(s.mm, 1)->tenant);
+	for (uint32_t b = 0; b < WORTH_BUCKETS; b++)
+		w->table[3][b] = 1000 + b;
+	n = pool_next(s.mm, &s.mm->nodes, 0);
+	assert_int_equal(node_at(s.mm, n)->class, 3);
+	node_at(s.mm, n)->age -= 100ull << 20;
+	bind = policy_home(s.mm, n);
+	assert_int_equal(node_at(s.mm, policy_victim(s.mm, bind))->depth, 2);
+	node_at(s.mm, n)->age += 100ull << 20;
+	assert_int_equal(mmt_unlease(&s, e, lease), 0);
+	mmt_fini(&s);
+}
+
 static void packed_times_are_rounded_up_by_an_eighth_at_most(void **state)
 {
 	(void)state;
@@ -523,6 +555,7 @@ int main(void)
 		cmocka_unit_test(worth_of_a_page_with_hints_is_as_documented),
 		cmocka_unit_test(priorities_weigh_the_time_since_the_last_use),
 		cmocka_unit_test(extents_are_worth_what_their_pages_are),
+		cmocka_unit_test(the_youngest_leaf_is_found_behind_its_parents),
 		cmocka_unit_test(packed_times_are_rounded_up_by_an_eighth_at_most),
 		cmocka_unit_test(an_idle_extent_is_cheaper_than_one_in_use),
 		cmocka_unit_test(buckets_cover_all_times),
