@@ -232,6 +232,27 @@ static void bad_hints_change_nothing(void **state)
 	mmt_fini(&s);
 }
 
+/* What was expected has happened; the other hints stay. */
+static void a_use_ends_the_expectation_of_it(void **state)
+{
+	uint32_t page[2] = { 1, 2 }, n = 0;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	prompt(page, 2);
+	hint(1, 2, (struct mm_hint){ 0, 0, 2, 5000, 9000 });
+	for (uint32_t used = 0; used < 2; used++) {
+		for (n = pool_next(s.mm, &s.mm->nodes, 0); n;
+		     n = pool_next(s.mm, &s.mm->nodes, n)) {
+			assert_int_equal(node_at(s.mm, n)->reuse, used ? 0 : policy_pack_ms(5000));
+			assert_int_equal(node_at(s.mm, n)->ttl, policy_pack_ms(9000));
+			assert_int_equal(node_at(s.mm, n)->prio, 2);
+		}
+		prompt(page, 2);
+	}
+	mmt_fini(&s);
+}
+
 /* Pages behind a hit at least as long as they are; what is committed piece by piece is as its first
  * piece. */
 static void pages_are_appended_behind_as_many(void **state)
@@ -548,6 +569,7 @@ int main(void)
 		cmocka_unit_test(what_is_past_its_time_goes_first),
 		cmocka_unit_test(priority_weighs_the_time),
 		cmocka_unit_test(what_is_expected_back_is_kept),
+		cmocka_unit_test(a_use_ends_the_expectation_of_it),
 		cmocka_unit_test(pages_are_appended_behind_as_many),
 		cmocka_unit_test(hints_are_written_on_the_pages_they_name),
 		cmocka_unit_test(bad_hints_change_nothing),
