@@ -169,6 +169,21 @@ static void started_late_and_joined(void **state)
 	assert_int_equal(nr_tasks(), before);
 }
 
+/* More than the crew has places for: as many as it has, or as the system lets it start. */
+static void more_than_there_may_be(void **state)
+{
+	uint32_t before;
+
+	(void)state;
+	threads_stop();
+	before = nr_tasks();
+	assert_true(each_once(NR_ITEMS, 2000));
+	assert_true(nr_tasks() > before);
+	assert_true(nr_tasks() < before + THREADS_MAX);
+	threads_stop();
+	assert_int_equal(nr_tasks(), before);
+}
+
 static void a_forked_child_has_its_own(void **state)
 {
 	pid_t pid;
@@ -441,6 +456,7 @@ int main(void)
 		cmocka_unit_test(every_item_once),
 		cmocka_unit_test(callers_at_the_same_time),
 		cmocka_unit_test(started_late_and_joined),
+		cmocka_unit_test(more_than_there_may_be),
 		cmocka_unit_test(a_forked_child_has_its_own),
 		cmocka_unit_test(the_same_bits_from_any_number),
 		cmocka_unit_test(a_short_call_stays_alone),
