@@ -277,13 +277,17 @@ static void run_counted(void *ctx, uint32_t item)
 
 int kv_attn_run(struct kv_attn_plan *p)
 {
+	int limit = threads_limit();
 	uint32_t done;
 
 	if (!p)
 		return err_set(-EINVAL, "attention: no plan");
+	if (limit < 0)
+		return limit;
 	if (atomic_load(&p->done))
 		return err_set(-EINVAL, "attention: items were run already: kv_attn_next() first");
-	threads_run(run_counted, p, p->plan->nr_items, p->threads);
+	threads_run(run_counted, p, p->plan->nr_items,
+		    p->threads < (uint32_t)limit ? p->threads : (uint32_t)limit);
 	done = atomic_load(&p->done);
 	/* kv_error() of another thread is not this one's */
 	return done == p->plan->nr_items

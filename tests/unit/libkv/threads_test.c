@@ -305,6 +305,29 @@ static void a_short_call_stays_alone(void **state)
 	close_long();
 }
 
+/* A plan for many threads says how finely it is cut, not how many of them there may be. */
+static void a_run_keeps_the_limit(void **state)
+{
+	static const uint32_t nr[] = {1, 3, 2};
+	struct kv_attn_plan *plan;
+	uint32_t before, i;
+
+	(void)state;
+	open_long();
+	before = nr_tasks();
+	for (i = 0; i < 3; i++) {
+		assert_int_equal(kv_threads_set(nr[i]), 0);
+		assert_int_equal(kv_attn_plan_pages(f.cache, &call, ptes, lens, 2000, &plan), 0);
+		assert_true(kv_attn_items(plan) > 3);
+		assert_int_equal(kv_attn_run(plan), 0);
+		assert_int_equal(nr_tasks(), before + nr[i] - 1);
+		assert_int_equal(kv_attn_finish(plan), 0);
+		expect_same();
+	}
+	threads_stop();
+	close_long();
+}
+
 struct engine {
 	struct kv_attn_plan *plan;
 	_Atomic uint32_t next, failed;
@@ -460,6 +483,7 @@ int main(void)
 		cmocka_unit_test(a_forked_child_has_its_own),
 		cmocka_unit_test(the_same_bits_from_any_number),
 		cmocka_unit_test(a_short_call_stays_alone),
+		cmocka_unit_test(a_run_keeps_the_limit),
 		cmocka_unit_test(an_engine_brings_its_own),
 		cmocka_unit_test(plans_of_sequences),
 		cmocka_unit_test(shards_of_ranks),
