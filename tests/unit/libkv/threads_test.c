@@ -372,6 +372,36 @@ static void an_engine_brings_its_own(void **state)
 	close_long();
 }
 
+/* The first item twice does not stand for the last one, nor disturb what it is merged with. */
+static void an_item_runs_once(void **state)
+{
+	struct kv_attn_plan *plan;
+	uint32_t n, i;
+
+	(void)state;
+	open_long();
+	assert_int_equal(kv_attn_plan_pages(f.cache, &call, ptes, lens, 3, &plan), 0);
+	n = kv_attn_items(plan);
+	assert_true(n > 3);
+	for (i = 0; i < n - 1; i++)
+		assert_int_equal(kv_attn_item(plan, i), 0);
+	for (i = 0; i < n - 1; i++)
+		assert_int_equal(kv_attn_item(plan, i), -EINVAL);
+	assert_non_null(strstr(kv_error(), "was run already"));
+	assert_int_equal(kv_attn_next(plan, &call), -EINVAL); /* the last one is missing */
+	assert_int_equal(kv_attn_item(plan, n - 1), 0);
+	expect_same();
+	assert_int_equal(kv_attn_next(plan, &call), 0);
+	for (i = n; i--;)
+		assert_int_equal(kv_attn_item(plan, i), 0);
+	expect_same();
+	assert_int_equal(kv_attn_next(plan, &call), 0);
+	for (i = 0; i < n; i++)
+		kv_attn_item(plan, 0);
+	assert_int_equal(kv_attn_finish(plan), -EINVAL);
+	close_long();
+}
+
 static void plans_of_sequences(void **state)
 {
 	uint32_t tokens[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, i;
@@ -485,6 +515,7 @@ int main(void)
 		cmocka_unit_test(a_short_call_stays_alone),
 		cmocka_unit_test(a_run_keeps_the_limit),
 		cmocka_unit_test(an_engine_brings_its_own),
+		cmocka_unit_test(an_item_runs_once),
 		cmocka_unit_test(plans_of_sequences),
 		cmocka_unit_test(shards_of_ranks),
 	};
