@@ -115,6 +115,18 @@ attn "a table" --heads 4 --kv-heads 2 --dim 64 --ctx 200
 verdict "a table has the ratios" grep -q '^touch_ratio  *1  *[0-9]*\.[0-9]' "$out"
 verdict "no progress where there is no terminal" [ ! -s "$dir/err" ]
 
+# A line of one word is what is left of one that was too long.
+for what in "" attn; do
+	# shellcheck disable=SC2086
+	"$bench" $what --help >"$out"
+	if awk 'length > 79 || (NF == 1 && !/^ / && !/:$/ && prev) {bad = 1} {prev = NF}
+		END {exit bad}' "$out"; then
+		ok "kvbench $what --help fills its lines"
+	else
+		not_ok "kvbench $what --help has lines too long, or rests of them"
+	fi
+done
+
 bad_line() {	# bad_line WORD OPTION...: status 2 and a line that has the word
 	local word=$1
 	shift
