@@ -111,6 +111,10 @@ if step "layer step" --layer-step=v2-lite --heads 2 --ctx 70 --batch 3 --q-len 2
 	same "layer step, fp32: queries" q_dtype f32
 fi
 
+# So short that there is one sample: each figure is one, none was made of nothing.
+attn "one sample" --ctx 1 --seconds 1e-9 --json
+verdict "one sample: it has a time of planning" grep -q '"plan_ns": [0-9]\{1,9\},' "$out"
+
 attn "a table" --heads 4 --kv-heads 2 --dim 64 --ctx 200
 verdict "a table has the ratios" grep -q '^touch_ratio  *1  *[0-9]*\.[0-9]' "$out"
 verdict "no progress where there is no terminal" [ ! -s "$dir/err" ]
@@ -152,5 +156,7 @@ bad_line --layer-step --layer-step --dim 320 --dim-v 256
 bad_line KV_CPU --layer-step --impl ref
 bad_line --shared-prefix --layer-step --batch 2 --ctx 64 --shared-prefix 64
 bad_line --seconds --seconds x
+bad_line --seconds --seconds 0
+bad_line --seconds --seconds -1
 bad_line "'x'" x
 exit $bad

@@ -194,8 +194,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_SECONDS:
 		a->opts.seconds = strtod(arg, &end);
-		if (end == arg || *end || !(a->opts.seconds >= 0 && a->opts.seconds <= 600))
-			argp_error(state, "--seconds is 0 to 600, not '%s'", arg);
+		if (end == arg || *end || !(a->opts.seconds > 0 && a->opts.seconds <= 600))
+			argp_error(state, "--seconds is more than 0, to 600, not '%s'", arg);
 		return 0;
 	case OPT_POOL:
 		a->opts.pool_bytes = (size_t)number(state, "pool-mib", arg) << 20;
