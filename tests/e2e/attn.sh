@@ -80,6 +80,8 @@ for dtype in f8 i8; do
 	near "$dtype by head"
 	same "$dtype by head: no scales in the pages" bytes_per_position 128
 done
+attn "fp8 is f8" --heads 4 --kv-heads 2 --dim 32 --ctx 50 --dtype fp8 --json &&
+	same "fp8 is f8" dtype f8
 if attn "f8_ds" --kind mla --heads 4 --ctx 50 --dtype f8_ds --check --json; then
 	near "f8_ds"
 	same "f8_ds: the row of 656 bytes" bytes_per_position 656
@@ -144,6 +146,7 @@ bad_line --heads --heads 30
 bad_line --ctx --ctx 0
 bad_line --ctx --ctx 12x
 bad_line --batch --batch -1
+bad_line 'ctx is 99999999999, must be at most' --ctx 99999999999
 bad_line --dtype --dtype fp7
 bad_line f8_ds --dtype f8_ds
 bad_line --q-dtype --q-dtype f8
@@ -159,4 +162,22 @@ bad_line --seconds --seconds x
 bad_line --seconds --seconds 0
 bad_line --seconds --seconds -1
 bad_line "'x'" x
+
+failed() {	# failed WORD OPTION...: status 1 and one line that says of what
+	local word=$1
+	shift
+	"$bench" attn "$@" >"$out" 2>"$dir/err"
+	if [ $? = 1 ] && [ "$(wc -l <"$dir/err")" = 1 ] && grep -q -- "$word" "$dir/err"; then
+		ok "failed, of $word: $*"
+	else
+		not_ok "failed: $*: $(tail -n 1 "$dir/err")"
+	fi
+}
+export KV_CPU=cray
+failed KV_CPU=cray
+failed KV_CPU=cray --suite
+failed KV_CPU=cray --layer-step
+unset KV_CPU
+failed 'pool of [0-9]\{10\} MiB' --pool-mib 4294967295
+failed 'pool of [0-9]\{10\} MiB' --layer-step --pool-mib 4294967295
 exit $bad

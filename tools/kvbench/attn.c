@@ -80,8 +80,10 @@ static uint32_t number(struct argp_state *state, const char *what, const char *a
 
 	errno = 0;
 	v = strtoul(arg, &end, 10);
-	if (errno || end == arg || *end || arg[0] == '-' || v > UINT32_MAX)
+	if (end == arg || *end || arg[0] == '-')
 		argp_error(state, "--%s takes a number, not '%s'", what, arg);
+	if (errno || v > UINT32_MAX)
+		argp_error(state, "--%s is %s, must be at most %u", what, arg, UINT32_MAX);
 	return (uint32_t)v;
 }
 
@@ -385,14 +387,18 @@ int attn_one(const struct attn_shape *s, const struct attn_opts *opts, struct em
 	char name[96];
 	int err;
 
-	if (!r)
+	if (!r) {
+		fputs("kvbench attn: out of memory\n", stderr);
 		return -ENOMEM;
+	}
 	if (isatty(STDERR_FILENO))
 		fprintf(stderr, "measuring %s ...\033[K\r", attn_shape_name(s, name, sizeof(name)));
 	err = attn_run(s, 1, opts, r);
 	if (isatty(STDERR_FILENO))
 		fputs("\033[K", stderr);
-	if (!err) {
+	if (err) {
+		fprintf(stderr, "kvbench attn: %s\n", r->void_why);
+	} else {
 		report_shape(e, s);
 		report_run(e, s, r);
 		report_figures(e, r);
@@ -485,7 +491,7 @@ static int one_step(const struct attn_args *a, struct emit *e)
 	if (isatty(STDERR_FILENO))
 		fputs("\033[K", stderr);
 	if (err) {
-		fprintf(stderr, "kvbench attn: %s\n", kv_error());
+		fprintf(stderr, "kvbench attn: %s\n", r.void_why[0] ? r.void_why : kv_error());
 		return err;
 	}
 	report_shape(e, &a->shape);
@@ -532,14 +538,18 @@ int attn_main(int argc, char **argv)
 		fprintf(stderr, "kvbench attn: %s\n", wrong);
 		return 2;
 	}
+	if (a.shape.impl == KERN_AUTO && attn_unusable_cpu()) {
+		fprintf(stderr,
+			"kvbench attn: KV_CPU=%s is no implementation that runs on this CPU\n",
+			attn_unusable_cpu());
+		return 1;
+	}
 	e = emit_open(a.json);
 	err = a.suite  ? attn_suite(&a.opts, e)
 	      : a.step ? one_step(&a, e)
 		       : attn_one(&a.shape, &a.opts, e);
-	if (err < 0) {
-		fprintf(stderr, "kvbench attn: %s\n", strerror(-err));
+	if (err < 0)
 		return 1;
-	}
 	emit_close(e);
 	return err;
 }
