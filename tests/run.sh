@@ -64,7 +64,29 @@ units() {	# units BUILD NAME-PREFIX PATTERN LIMIT [WRAPPER...]
 }
 
 part_lint() { run 300 lint tests/lint.sh "$build"; }
-part_unit() { units "$build" "" . 300; }
+# The same attention by every implementation that runs here, not the best one alone. Of the reference
+# the calls only: it neither shares nor splits. The layer's products take the most time and are the
+# same for all: not again for the one that calls of bf16 took anyway where there is AMX.
+units_by_cpu() {
+	local cpu t
+	for cpu in ref generic avx2 avx512 avx512bf16 amx; do
+		if ! "$build/kvbench" attn --impl=$cpu --help >/dev/null 2>&1; then
+			echo "  skip    KV_CPU=$cpu: this CPU does not run it"
+			skipped=$((skipped + 1))
+			continue
+		fi
+		for t in attn attn8 attn_reuse threads mla_layer; do
+			[[ $cpu:$t != ref:@(attn_reuse|threads|mla_layer) ]] || continue
+			[[ $cpu:$t != amx:mla_layer ]] || continue
+			run 300 "$cpu libkv/${t}_test" env KV_CPU=$cpu "$build/tests/libkv/${t}_test"
+		done
+	done
+}
+
+part_unit() {
+	units "$build" "" . 300
+	units_by_cpu
+}
 
 part_sim() {
 	run 300 "sim canary" "$build/tests/mmsim" --canary
