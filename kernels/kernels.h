@@ -185,7 +185,8 @@ struct kern_store {
 /* Converts to the dtype of the cache: round to nearest even, NaN stays NaN; f16 and bf16 overflow
  * to infinity. 8-bit elements are divided by their scale and saturate (int8: NaN is 0);
  * KERN_SCALE_TOKEN, and KERN_F8_DS for each 128, take max |finite element| / 448 (int8: / 127) as
- * the scale, 1 if that maximum is 0. -EINVAL for a bad view, tokens beyond 2^32, a rope that does
+ * the scale, 1 if that maximum is 0. -EINVAL for a bad view, a scale that is not above 0 or not
+ * finite, tokens beyond 2^32, a rope that does
  * not fit the rows or a position its tables do not have. Nothing is written on error. */
 int kern_store(const struct kern_store *);
 
@@ -201,9 +202,10 @@ int kern_load(const struct kern_rows *, uint32_t pos, uint32_t n, float *k, floa
 
 /* Tokens [from_pos, from_pos + n) of one sequence become tokens from to_pos on of another, whose
  * rows are of another dtype, scale or place: the import and export of the MLA layouts. Same kind,
- * heads and dimensions (-EINVAL). As by kern_load() and kern_store(), but equal dtypes and scales
- * are copied bit for bit, and the latents of a flat e4m3 row keep their bytes in a KERN_F8_DS one
- * (each of its scales is then the row's). The rows may not overlap. */
+ * heads and dimensions, and scales of to as kern_store() takes them (-EINVAL, nothing is written).
+ * As by kern_load() and kern_store(), but equal dtypes and scales are copied bit for bit, and the
+ * latents of a flat e4m3 row keep their bytes in a KERN_F8_DS one (each of its scales is then the
+ * row's). The rows may not overlap. */
 int kern_convert(const struct kern_rows *to, uint32_t to_pos, const struct kern_rows *from,
 		 uint32_t from_pos, uint32_t n);
 
