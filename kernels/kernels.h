@@ -147,7 +147,8 @@ bool kern_impl_usable(enum kern_impl); /* by this CPU */
 /* Merge partial results of the same query rows over disjoint token sets:
  *   lse = log(sum exp(lse_i)), out = sum out_i * exp(lse_i - lse).
  * parts[i] is [rows][dim] fp32, lses[i] [rows]. A part whose lse is -inf is empty, its row is not
- * read; all empty gives 0 and -inf. out and lse may be parts[0] and lses[0]. */
+ * read; all empty gives 0 and -inf. A row with a NaN among its lses has NaN in out and lse, so that
+ * merging on does not lose it. out and lse may be parts[0] and lses[0]. */
 void kern_merge(float *out, float *lse, const float *const *parts, const float *const *lses,
 		uint32_t nr_parts, uint32_t rows, uint32_t dim);
 
