@@ -431,7 +431,7 @@ static inline bool attn_lse_near(float got, float want)
 
 	if (want == -INFINITY)
 		return got == -INFINITY;
-	return diff < 2e-6f || diff < fabsf(want) * 2e-6f;
+	return diff < 1e-6f || diff < fabsf(want) * 8.01f / 65536;
 }
 
 /* Sums up the error of one row; false if one element is off. */
