@@ -131,7 +131,7 @@ struct kern_attn {
 int kern_attn_check(const struct kern_attn *);
 
 /* Bytes of scratch kern_attn() needs for this call and implementation; 0 is possible, and the
- * answer to a call that would fail. Depends on the view, heads and q_len only. */
+ * answer to a call that would fail. Depends on the view, heads, q_len and q_dtype only. */
 size_t kern_attn_scratch(const struct kern_attn *, enum kern_impl);
 
 /* Runs one call on the calling thread. scratch is 64-byte aligned, kern_attn_scratch() bytes. */
