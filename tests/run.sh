@@ -158,7 +158,7 @@ part_san() {
 	make -s -j"$j" BUILD="$build/asan" SAN=address,undefined OPT=-O1 tests-unit \
 		all "$build/asan/tests/mmsim" "$build"/asan/tests/e2e/{churn,churn-hooked,kill} >"$log/make" 2>&1 || { count "$log/make" 1 "asan build"; return; }
 	export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
-	units "$build/asan" "asan " . 600
+	ATTN_CASES=500 units "$build/asan" "asan " . 600
 	run 300 "asan sim" "$build/asan/tests/mmsim" --seeds 1..6 --ops 3000
 	for t in text share kill demo; do
 		KILL_POINTS=6 run 600 "asan e2e $t" "tests/e2e/$t.sh" "$build/asan"
@@ -201,8 +201,9 @@ part_soak() {
 		--resume "$build/soak-sim.txt"
 	run 14400 "soak mutants" make -s mutate MUTANTS=1000 BUILD="$build"
 	FUZZ_SECONDS=1800 part_fuzz
+	ATTN_CASES=100000 ATTN_SEED=1000000 run 14400 "soak attention" "$build/tests/kernels/attn_random_test"
 	KILL_POINTS=all run 7200 "soak kill points" tests/e2e/kill.sh "$build"
-	valgrind_units "$slow_under_valgrind" 7200
+	ATTN_CASES=1000 valgrind_units "$slow_under_valgrind" 7200
 }
 
 for part in "$@"; do
