@@ -35,7 +35,7 @@ struct attn_case {
 	uint32_t kind, dtype, scale, q_dtype, page_tokens, kv_heads, group, dk, dv;
 	uint32_t batch, q_len, len[ATTN_MAX_BATCH], start[ATTN_MAX_BATCH], end[ATTN_MAX_BATCH];
 	uint32_t window, dcp, dcp_rank, dcp_interleave;
-	uint32_t share[ATTN_MAX_BATCH]; /* this many first tokens in pages of sequence 0, full ones */
+	uint32_t share[ATTN_MAX_BATCH]; /* so many first tokens in full pages of sequence 0 */
 	float softcap, spread; /* spread: standard deviation of the logits */
 	bool starts, ends, sinks, alibi, strided, token_major, repeat, no_lse;
 	uint64_t seed;

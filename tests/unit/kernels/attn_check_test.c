@@ -298,7 +298,7 @@ static void scratch_depends_on_the_shape_only(void **state)
 			other.dcp_interleave = 16;
 			other.kv_start = other.kv_end = &len;
 			assert_int_equal(kern_attn_scratch(&other, impl), bytes);
-			assert_true(bytes < (impl == KERN_AUTO || impl == KERN_AMX ? 1150 : 900)
+			assert_true(bytes < (impl == KERN_AUTO || impl == KERN_AMX ? 1150u : 900u)
 						    << 10);
 		}
 }

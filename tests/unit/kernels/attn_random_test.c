@@ -144,8 +144,9 @@ static void smaller(struct attn_case *c, enum respect what)
 	}
 }
 
-/* In one respect after the other, batch and width late, and what was drawn to be kept last: the list
- * has long sequences, large groups, many queries, large batches and wide rows, not all at once. */
+/* In one respect after the other, batch and width late, and what was drawn to be kept last: the
+ * list has long sequences, large groups, many queries, large batches and wide rows, but not all of
+ * them at once. */
 static void shrink(struct attn_case *c, uint64_t limit, enum respect keep)
 {
 	uint32_t turn;

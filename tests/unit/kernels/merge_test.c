@@ -140,7 +140,7 @@ static void fold(const float *lse_of, uint32_t nr)
 		assert_true(isnan(out[i]));
 }
 
-/* Whatever it meets, wherever it stands: alone, with empty parts, with finite ones, in any order. */
+/* Whatever it meets and wherever it stands: alone, with empty parts, with finite ones. */
 static void nan_is_never_lost(void **state)
 {
 	static const float others[] = {NAN, -INFINITY, 0, -30000, 30000};
