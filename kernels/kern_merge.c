@@ -10,12 +10,16 @@ static float merge_row(float *out, const float *const *parts, const float *const
 		       uint32_t nr_parts, uint32_t row, uint32_t dim)
 {
 	float max = -INFINITY;
+	bool empty = true;
 	double sum = 0;
 	uint32_t i, c;
 
-	for (i = 0; i < nr_parts; i++)
+	/* a NaN compares with nothing, but its part is no empty one: it has to reach the sum */
+	for (i = 0; i < nr_parts; i++) {
 		max = lses[i][row] > max ? lses[i][row] : max;
-	if (max > -INFINITY)
+		empty = empty && lses[i][row] == -INFINITY;
+	}
+	if (!empty)
 		for (i = 0; i < nr_parts; i++)
 			sum += exp((double)lses[i][row] - max);
 	if (!nr_parts || lses[0][row] == -INFINITY)
@@ -32,7 +36,7 @@ static float merge_row(float *out, const float *const *parts, const float *const
 		for (c = 0; c < dim; c++)
 			out[c] = i ? out[c] + weight * part[c] : weight * part[c];
 	}
-	return max > -INFINITY ? (float)(max + log(sum)) : -INFINITY;
+	return empty ? -INFINITY : (float)(max + log(sum));
 }
 
 void kern_merge(float *out, float *lse, const float *const *parts, const float *const *lses,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* kern_row - contract in kern_row.h */
+#include <errno.h>
+#include <math.h>
 #include <string.h>
 
 #include "kern_quant.h"
@@ -66,6 +68,26 @@ struct kern_row_scales kern_row_scales(const struct kern_view *view, const struc
 	if (view->kind == KERN_MLA)
 		s.v = s.k;
 	return s;
+}
+
+static bool scales_valid(const float *scale, uint32_t n)
+{
+	uint32_t i;
+
+	for (i = 0; scale && i < n; i++)
+		if (!(scale[i] > 0) || !isfinite(scale[i]))
+			return false;
+	return true;
+}
+
+int kern_row_scales_check(const struct kern_view *view, const float *k_scale, const float *v_scale)
+{
+	if (view->scale != KERN_SCALE_HEAD)
+		return 0;
+	if (!scales_valid(k_scale, view->kv_heads))
+		return -EINVAL;
+	/* an MLA row has one */
+	return view->kind == KERN_GQA && !scales_valid(v_scale, view->kv_heads) ? -EINVAL : 0;
 }
 
 /* ---- KERN_F8_DS ------------------------------------------------------------------------------ */

@@ -33,6 +33,10 @@ uint32_t kern_row_bytes(const struct kern_view *);
 struct kern_row_scales kern_row_scales(const struct kern_view *, const struct kern_row *,
 				       const float *k_scale, const float *v_scale, uint32_t head);
 
+/* 0, or -EINVAL for scales of KERN_SCALE_HEAD that elements cannot be divided by: rows are to be
+ * written with them. */
+int kern_row_scales_check(const struct kern_view *, const float *k_scale, const float *v_scale);
+
 void kern_row_get(const struct kern_view *, const struct kern_row *, const struct kern_row_scales *,
 		  float *k, float *v);
 

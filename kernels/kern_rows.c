@@ -169,18 +169,19 @@ static int convert_check(const struct kern_rows *to, uint32_t to_pos, const stru
 	    to->view.head_dim != from->view.head_dim ||
 	    to->view.head_dim_v != from->view.head_dim_v)
 		return -EINVAL;
-	return 0;
+	return kern_row_scales_check(&to->view, to->k_scale, to->v_scale);
 }
 
 int kern_convert(const struct kern_rows *to, uint32_t to_pos, const struct kern_rows *from,
 		 uint32_t from_pos, uint32_t n)
 {
 	int err = convert_check(to, to_pos, from, from_pos, n);
-	enum way way = choose(to, from);
 	uint32_t i, head;
+	enum way way;
 
 	if (err)
 		return err;
+	way = choose(to, from);
 	for (i = 0; i < n; i++)
 		for (head = 0; head < to->view.kv_heads; head++) {
 			struct kern_row a = kern_row_at(&to->view, to->pte, to_pos + i, head);

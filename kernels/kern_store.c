@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* kern_store - writes cached rows and rotates keys; contract in kernels.h */
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 #include "kern_num.h"
@@ -58,24 +57,13 @@ static int rope_check(const struct kern_store *s)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool scales_valid(const float *scale, uint32_t n)
-{
-	uint32_t i;
-
-	for (i = 0; scale && i < n; i++)
-		if (!(scale[i] > 0) || !isfinite(scale[i]))
-			return false;
-	return true;
-}
-
 static int store_check(const struct kern_store *s)
 {
 	if (s->n > UINT32_MAX - s->pos || kern_view_check(&s->view))
 		return -EINVAL;
 	if (s->src_dtype && !kern_dtype_float(s->src_dtype))
 		return -EINVAL;
-	if (s->view.scale == KERN_SCALE_HEAD && (!scales_valid(s->k_scale, s->view.kv_heads) ||
-						 !scales_valid(s->v_scale, s->view.kv_heads)))
+	if (kern_row_scales_check(&s->view, s->k_scale, s->v_scale))
 		return -EINVAL;
 	return s->rope ? rope_check(s) : 0;
 }

@@ -9,6 +9,7 @@
 #include "scale.h"
 #include "scratch.h"
 #include "seq_impl.h"
+#include "threads.h"
 
 /* ---- the kernel's parameter block ------------------------------------------------------------ */
 
@@ -131,36 +132,64 @@ static int check_window(const struct kv_seq *s, uint32_t i, const struct kern_at
 		i, (long long)first, group, s->group[group].head);
 }
 
-int attn_gather(const struct kv_cache *c, const struct kv_attn *a, const struct kern_attn *k,
-		  const uint64_t **pte, uint32_t *lens)
+static int check_seqs(const struct kv_attn *a)
 {
-	uint32_t i;
-	int err;
-
 	if (!a->seqs)
 		return err_set(-EINVAL, "attention: seqs is NULL");
 	if (a->dcp > 1)
 		return err_set(-EINVAL, "attention: a sequence has all its tokens; shards are for "
 					"kv_attn_pages()");
-	for (i = 0; i < a->batch; i++) {
-		const struct kv_seq *s = a->seqs[i];
-
-		if (!s || s->cache != c)
-			return err_set(-EINVAL, "sequence %u is %s", i,
-				       s ? "of another cache" : "NULL");
-		if (s->parked)
-			return err_set(-EINVAL, "sequence %u is parked: resume it first", i);
-		lens[i] = a->lens ? a->lens[i] : s->len;
-		if (lens[i] > s->len)
-			return err_set(-EINVAL,
-				       "sequence %u: %u tokens to attend to, but it has %u", i,
-				       lens[i], s->len);
-		err = check_window(s, i, k, a->group, lens[i]);
-		if (err)
-			return err;
-		pte[i] = s->group[a->group].pte;
-	}
 	return 0;
+}
+
+static int check_seq(const struct kv_cache *c, const struct kv_attn *a, const struct kern_attn *k,
+		     uint32_t i)
+{
+	const struct kv_seq *s = a->seqs[i];
+	uint32_t len;
+
+	if (!s || s->cache != c)
+		return err_set(-EINVAL, "sequence %u is %s", i, s ? "of another cache" : "NULL");
+	if (s->parked)
+		return err_set(-EINVAL, "sequence %u is parked: resume it first", i);
+	len = a->lens ? a->lens[i] : s->len;
+	if (len > s->len)
+		return err_set(-EINVAL, "sequence %u: %u tokens to attend to, but it has %u", i,
+			       len, s->len);
+	return check_window(s, i, k, a->group, len);
+}
+
+int attn_check(const struct kv_cache *c, const struct kv_attn *a, bool by_seq)
+{
+	struct kern_attn k;
+	uint32_t i;
+	int err = attn_fill(c, a, &k);
+
+	if (!err && kern_attn_query(&k, NULL) == KERN_AUTO)
+		err = attn_bad_cpu();
+	if (!err && threads_limit() < 0)
+		err = -EINVAL;
+	if (!err && by_seq)
+		err = check_seqs(a);
+	for (i = 0; i < a->batch && by_seq && !err; i++)
+		err = check_seq(c, a, &k, i);
+	return err;
+}
+
+int attn_gather(const struct kv_cache *c, const struct kv_attn *a, const struct kern_attn *k,
+		const uint64_t **pte, uint32_t *lens)
+{
+	uint32_t i;
+	int err = check_seqs(a);
+
+	for (i = 0; i < a->batch && !err; i++) {
+		err = check_seq(c, a, k, i);
+		if (err)
+			break;
+		lens[i] = a->lens ? a->lens[i] : a->seqs[i]->len;
+		pte[i] = a->seqs[i]->group[a->group].pte;
+	}
+	return err;
 }
 
 int kv_attn(struct kv_cache *c, const struct kv_attn *a)

@@ -13,6 +13,10 @@
 /* Checks a call and fills the kernel's block, all but page tables and lengths. */
 int attn_fill(const struct kv_cache *, const struct kv_attn *, struct kern_attn *);
 
+/* What a call would be refused for, page tables aside: nothing is run, q and out are not looked at.
+ * by_seq: as kv_attn(), else as kv_attn_pages(). */
+int attn_check(const struct kv_cache *, const struct kv_attn *, bool by_seq);
+
 /* The page tables and lengths of a call's sequences, checked: [batch] each. */
 int attn_gather(const struct kv_cache *, const struct kv_attn *, const struct kern_attn *,
 		const uint64_t **pte, uint32_t *lens);

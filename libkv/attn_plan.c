@@ -127,6 +127,7 @@ struct kv_attn_plan {
 	const uint64_t **pte; /* of sequences; NULL: the caller's */
 	uint32_t *lens;	      /* behind k.kv_len, of sequences */
 	uint32_t *planned;    /* the lengths it was made for */
+	atomic_bool *taken;   /* [nr_items] run or running: none runs twice */
 	_Atomic uint32_t done;
 };
 
@@ -142,6 +143,7 @@ static void plan_free(struct kv_attn_plan *p)
 	free(p->pte);
 	free(p->lens);
 	free(p->planned);
+	free(p->taken);
 	free(p);
 }
 
@@ -180,7 +182,8 @@ static int plan_make(struct kv_attn_plan *p, uint32_t threads)
 	if (err)
 		return explain(err);
 	p->partials = alloc64(p->plan->partial_bytes);
-	if (!p->partials)
+	p->taken = calloc(p->plan->nr_items + 1ull, sizeof(*p->taken));
+	if (!p->partials || !p->taken)
 		return no_memory();
 	kern_plan_partials(p->plan, &p->k, p->partials);
 	return 0;
@@ -262,8 +265,12 @@ int kv_attn_item(struct kv_attn_plan *p, uint32_t item)
 	if (!p || item >= p->plan->nr_items)
 		return err_set(-EINVAL, "item %u does not exist: the plan has %u", item,
 			       kv_attn_items(p));
+	if (atomic_exchange(&p->taken[item], true))
+		return err_set(-EINVAL, "item %u was run already", item);
 	err = run_item(&p->k, p->plan, item);
-	if (!err)
+	if (err)
+		atomic_store(&p->taken[item], false);
+	else
 		atomic_fetch_add(&p->done, 1);
 	return err;
 }
@@ -277,13 +284,17 @@ static void run_counted(void *ctx, uint32_t item)
 
 int kv_attn_run(struct kv_attn_plan *p)
 {
+	int limit = threads_limit();
 	uint32_t done;
 
 	if (!p)
 		return err_set(-EINVAL, "attention: no plan");
+	if (limit < 0)
+		return limit;
 	if (atomic_load(&p->done))
 		return err_set(-EINVAL, "attention: items were run already: kv_attn_next() first");
-	threads_run(run_counted, p, p->plan->nr_items, p->threads);
+	threads_run(run_counted, p, p->plan->nr_items,
+		    p->threads < (uint32_t)limit ? p->threads : (uint32_t)limit);
 	done = atomic_load(&p->done);
 	/* kv_error() of another thread is not this one's */
 	return done == p->plan->nr_items
@@ -320,6 +331,7 @@ static int check_next(const struct kv_attn_plan *p, const struct kv_attn *a, str
 int kv_attn_next(struct kv_attn_plan *p, const struct kv_attn *a)
 {
 	struct kern_attn k;
+	uint32_t i;
 	int err;
 
 	if (!p || !a)
@@ -336,6 +348,8 @@ int kv_attn_next(struct kv_attn_plan *p, const struct kv_attn *a)
 		return err_set(-ESTALE, "attention: lengths or page tables are no longer those of "
 					"the plan: make another");
 	p->k = k;
+	for (i = 0; i < p->plan->nr_items; i++)
+		atomic_store_explicit(&p->taken[i], false, memory_order_relaxed);
 	atomic_store(&p->done, 0);
 	return 0;
 }

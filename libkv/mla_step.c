@@ -4,8 +4,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "attn_impl.h"
 #include "err.h"
 #include "mla.h"
+#include "seq_impl.h"
 
 #define PASS_ROWS 512u /* that go through together: bounds the scratch of a step */
 
@@ -64,15 +66,12 @@ static int check_cache(const struct pass *p)
 	return 0;
 }
 
-/* Every position is one the tables have, before anything is written. */
+/* A step's rows go where they belong, and every position is one the tables have. */
 static int check_entry(const struct pass *p, uint32_t i)
 {
 	const struct kv_rope *r = p->m->p.rotary;
-	uint32_t len, at;
+	uint32_t len = len_of(p, i), at;
 
-	if (!p->pte && !p->s->seqs[i])
-		return err_set(-EINVAL, "mla step: sequence %u is NULL", i);
-	len = len_of(p, i);
 	if (!len)
 		return 0;
 	if (len < p->q_len)
@@ -84,7 +83,45 @@ static int check_entry(const struct pass *p, uint32_t i)
 			       "mla step: entry %u: positions %u to %llu, the tables have %u from "
 			       "%u on",
 			       i, at, (unsigned long long)at + p->q_len, r->nr, r->first);
-	return 0;
+	if (p->pte)
+		return p->pte[i] ? 0 : err_set(-EINVAL, "mla step: page table %u is NULL", i);
+	return seq_check_store(p->s->seqs[i], p->s->group, len - p->q_len, p->q_len);
+}
+
+/* Entries [first, first + batch). */
+static struct kv_attn attention_of(const struct pass *p, uint32_t first, uint32_t batch)
+{
+	struct kv_attn a = {.group = p->s->group,
+			    .layer = p->s->layer,
+			    .batch = batch,
+			    .heads = p->m->p.heads,
+			    .q_len = p->q_len,
+			    .q_dtype = p->q_dtype,
+			    .q = p->query,
+			    .out = p->attended,
+			    .scale = p->m->scale,
+			    .k_scale = p->s->k_scale};
+
+	if (p->s->lse)
+		a.lse = p->s->lse + (size_t)first * p->q_len * a.heads;
+	if (p->pte)
+		return a;
+	a.seqs = p->s->seqs + first;
+	a.lens = p->s->lens ? p->s->lens + first : NULL;
+	return a;
+}
+
+/* All that a store or attention would refuse, before anything is written. Attention first: it knows
+ * whose the sequences are. */
+static int check_entries(const struct pass *p)
+{
+	struct kv_attn a = attention_of(p, 0, p->s->batch);
+	int err = attn_check(p->cache, &a, !p->pte);
+	uint32_t i;
+
+	for (i = 0; i < p->s->batch && !err; i++)
+		err = check_entry(p, i);
+	return err;
 }
 
 /* ---- scratch --------------------------------------------------------------------------------- */
@@ -253,24 +290,10 @@ static int absorb(const struct pass *p)
 
 static int attend(const struct pass *p)
 {
-	struct kv_attn a = {.group = p->s->group,
-			    .layer = p->s->layer,
-			    .batch = p->batch,
-			    .heads = p->m->p.heads,
-			    .q_len = p->q_len,
-			    .q_dtype = p->q_dtype,
-			    .q = p->query,
-			    .out = p->attended,
-			    .scale = p->m->scale,
-			    .k_scale = p->s->k_scale};
+	struct kv_attn a = attention_of(p, p->first, p->batch);
 
-	if (p->s->lse)
-		a.lse = p->s->lse + (size_t)p->first * p->q_len * a.heads;
-	if (p->pte)
-		return kv_attn_pages(p->cache, &a, p->pte + p->first, p->lens + p->first);
-	a.seqs = p->s->seqs + p->first;
-	a.lens = p->s->lens ? p->s->lens + p->first : NULL;
-	return kv_attn(p->cache, &a);
+	return p->pte ? kv_attn_pages(p->cache, &a, p->pte + p->first, p->lens + p->first)
+		      : kv_attn(p->cache, &a);
 }
 
 static int finish(const struct pass *p)
@@ -318,12 +341,13 @@ static int run(struct pass *p)
 	struct mla_arena *arena;
 	int err = check_cache(p);
 
-	for (i = 0; i < batch && !err; i++)
-		err = check_entry(p, i);
 	if (err || !batch)
 		return err;
 	p->dtype = p->s->dtype ? p->s->dtype : KV_F32;
 	p->q_dtype = query_dtype(p);
+	err = check_entries(p);
+	if (err)
+		return err;
 	per_pass = p->q_len < PASS_ROWS ? PASS_ROWS / p->q_len : 1;
 	per_pass = per_pass < batch ? per_pass : batch;
 	p->rows = per_pass * p->q_len;

@@ -261,17 +261,9 @@ static int check_group(const struct kv_seq *s, uint32_t group)
 	return err_set(-EINVAL, "group %u does not exist: the cache has %u", group, s->nr_groups);
 }
 
-/* Runs in parallel with itself on other sequences: touches nothing but this one's pages. */
-int kv_seq_store_rows(struct kv_seq *s, const struct kv_store *rows)
+int seq_check_store(const struct kv_seq *s, uint32_t group, uint32_t pos, uint32_t n)
 {
-	uint32_t group, pos, n;
 	int err;
-
-	if (!rows)
-		return err_set(-EINVAL, "store: NULL");
-	group = rows->group;
-	pos = rows->pos;
-	n = rows->n;
 
 	if (!s || s->parked)
 		return err_set(-EINVAL,
@@ -289,7 +281,18 @@ int kv_seq_store_rows(struct kv_seq *s, const struct kv_store *rows)
 	if (n && pos < s->group[group].head)
 		return err_set(-EINVAL, "token %u was dropped from group %u (before %u)", pos,
 			       group, s->group[group].head);
-	return kv_store_page_rows(s->cache, rows, s->group[group].pte);
+	return 0;
+}
+
+/* Runs in parallel with itself on other sequences: touches nothing but this one's pages. */
+int kv_seq_store_rows(struct kv_seq *s, const struct kv_store *rows)
+{
+	int err;
+
+	if (!rows)
+		return err_set(-EINVAL, "store: NULL");
+	err = seq_check_store(s, rows->group, rows->pos, rows->n);
+	return err ? err : kv_store_page_rows(s->cache, rows, s->group[rows->group].pte);
 }
 
 int kv_seq_store(struct kv_seq *s, uint32_t group, uint32_t layer, uint32_t pos, uint32_t n,

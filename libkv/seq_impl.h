@@ -74,6 +74,9 @@ static inline const struct kv_layout *seq_layout(const struct kv_seq *s, uint32_
 int seq_enter(struct kv_seq *);
 void seq_leave(struct kv_seq *);
 
+/* May rows of tokens [pos, pos + n) be written? */
+int seq_check_store(const struct kv_seq *, uint32_t group, uint32_t pos, uint32_t n);
+
 /* seq_pages.c: room in the arrays; contents and counts stay. */
 int seq_pages_reserve(struct kv_seq *, uint64_t nr_pages, uint64_t nr_tokens);
 

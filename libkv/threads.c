@@ -261,6 +261,7 @@ void threads_run(void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t items, u
 	uint32_t i;
 
 	most = most < items ? most : items;
+	most = most < THREADS_MAX ? most : THREADS_MAX;
 	if (most <= 1 || pthread_mutex_trylock(&crew.lock)) {
 		for (i = 0; i < items; i++)
 			fn(ctx, i);

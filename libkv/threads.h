@@ -29,7 +29,8 @@
  * KV_THREADS is no number; kv_error() says so. */
 int threads_limit(void);
 
-/* fn(ctx, i) for each i below items, on up to most threads. */
+/* fn(ctx, i) for each i below items, on up to most threads, never more than THREADS_MAX. The limit
+ * is the caller's to keep: most is taken as it is. */
 void threads_run(void (*fn)(void *ctx, uint32_t i), void *ctx, uint32_t items, uint32_t most);
 
 void threads_stop(void);

@@ -64,7 +64,29 @@ units() {	# units BUILD NAME-PREFIX PATTERN LIMIT [WRAPPER...]
 }
 
 part_lint() { run 300 lint tests/lint.sh "$build"; }
-part_unit() { units "$build" "" . 300; }
+# The same attention by every implementation that runs here, not the best one alone. Of the reference
+# the calls only: it neither shares nor splits. The layer's products take the most time and are the
+# same for all: not again for the one that calls of bf16 took anyway where there is AMX.
+units_by_cpu() {
+	local cpu t
+	for cpu in ref generic avx2 avx512 avx512bf16 amx; do
+		if ! "$build/kvbench" attn --impl=$cpu --help >/dev/null 2>&1; then
+			echo "  skip    KV_CPU=$cpu: this CPU does not run it"
+			skipped=$((skipped + 1))
+			continue
+		fi
+		for t in attn attn8 attn_reuse threads mla_layer; do
+			[[ $cpu:$t != ref:@(attn_reuse|threads|mla_layer) ]] || continue
+			[[ $cpu:$t != amx:mla_layer ]] || continue
+			run 300 "$cpu libkv/${t}_test" env KV_CPU=$cpu "$build/tests/libkv/${t}_test"
+		done
+	done
+}
+
+part_unit() {
+	units "$build" "" . 300
+	units_by_cpu
+}
 
 part_sim() {
 	run 300 "sim canary" "$build/tests/mmsim" --canary
@@ -136,7 +158,7 @@ part_san() {
 	make -s -j"$j" BUILD="$build/asan" SAN=address,undefined OPT=-O1 tests-unit \
 		all "$build/asan/tests/mmsim" "$build"/asan/tests/e2e/{churn,churn-hooked,kill} >"$log/make" 2>&1 || { count "$log/make" 1 "asan build"; return; }
 	export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
-	units "$build/asan" "asan " . 600
+	ATTN_CASES=500 units "$build/asan" "asan " . 600
 	run 300 "asan sim" "$build/asan/tests/mmsim" --seeds 1..6 --ops 3000
 	for t in text share kill demo; do
 		KILL_POINTS=6 run 600 "asan e2e $t" "tests/e2e/$t.sh" "$build/asan"
@@ -179,8 +201,9 @@ part_soak() {
 		--resume "$build/soak-sim.txt"
 	run 14400 "soak mutants" make -s mutate MUTANTS=1000 BUILD="$build"
 	FUZZ_SECONDS=1800 part_fuzz
+	ATTN_CASES=100000 ATTN_SEED=1000000 run 14400 "soak attention" "$build/tests/kernels/attn_random_test"
 	KILL_POINTS=all run 7200 "soak kill points" tests/e2e/kill.sh "$build"
-	valgrind_units "$slow_under_valgrind" 7200
+	ATTN_CASES=1000 valgrind_units "$slow_under_valgrind" 7200
 }
 
 for part in "$@"; do

@@ -92,13 +92,18 @@ static double ref_row(const struct ref_row *r, double *acc)
 {
 	double sink = r->at->sinks ? r->at->sinks[r->head] : -INFINITY;
 	double max = sink, sum = 0;
+	bool empty = sink == -INFINITY;
 	uint32_t t, c;
 
 	for (c = 0; c < KERN_MAX_DIM; c++)
 		acc[c] = 0;
-	for (t = r->span.lo; t < r->span.hi; t++)
-		max = fmax(max, score(r, t));
-	if (max == -INFINITY)
+	for (t = r->span.lo; t < r->span.hi; t++) {
+		double s = score(r, t);
+
+		max = fmax(max, s); /* never a NaN, which the sum will be */
+		empty = empty && s == -INFINITY;
+	}
+	if (empty)
 		return -INFINITY;
 	sum = exp(sink - max);
 	for (t = r->span.lo; t < r->span.hi; t++) {

@@ -143,7 +143,7 @@ static uint64_t would_be_unmet(const struct mm *mm, const struct cache *c, uint3
 		sum += (unsigned __int128)core_less(promise_extents(c, g, min_pages), has) *
 		       c->need[g][device];
 	}
-	return sum > 1ull << 62 ? 1ull << 62 : (uint64_t)sum;	/* more than any pool */
+	return sum > 1ull << 62 ? 3ull << 61 : (uint64_t)sum;	/* more than any pool */
 }
 
 /* Bytes by which the tenant's max (within) or else the pool is too small for the promise. */

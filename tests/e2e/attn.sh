@@ -80,6 +80,8 @@ for dtype in f8 i8; do
 	near "$dtype by head"
 	same "$dtype by head: no scales in the pages" bytes_per_position 128
 done
+attn "fp8 is f8" --heads 4 --kv-heads 2 --dim 32 --ctx 50 --dtype fp8 --json &&
+	same "fp8 is f8" dtype f8
 if attn "f8_ds" --kind mla --heads 4 --ctx 50 --dtype f8_ds --check --json; then
 	near "f8_ds"
 	same "f8_ds: the row of 656 bytes" bytes_per_position 656
@@ -111,9 +113,25 @@ if step "layer step" --layer-step=v2-lite --heads 2 --ctx 70 --batch 3 --q-len 2
 	same "layer step, fp32: queries" q_dtype f32
 fi
 
+# So short that there is one sample: each figure is one, none was made of nothing.
+attn "one sample" --ctx 1 --seconds 1e-9 --json
+verdict "one sample: it has a time of planning" grep -q '"plan_ns": [0-9]\{1,9\},' "$out"
+
 attn "a table" --heads 4 --kv-heads 2 --dim 64 --ctx 200
 verdict "a table has the ratios" grep -q '^touch_ratio  *1  *[0-9]*\.[0-9]' "$out"
 verdict "no progress where there is no terminal" [ ! -s "$dir/err" ]
+
+# A line of one word is what is left of one that was too long.
+for what in "" attn; do
+	# shellcheck disable=SC2086
+	"$bench" $what --help >"$out"
+	if awk 'length > 79 || (NF == 1 && !/^ / && !/:$/ && prev) {bad = 1} {prev = NF}
+		END {exit bad}' "$out"; then
+		ok "kvbench $what --help fills its lines"
+	else
+		not_ok "kvbench $what --help has lines too long, or rests of them"
+	fi
+done
 
 bad_line() {	# bad_line WORD OPTION...: status 2 and a line that has the word
 	local word=$1
@@ -128,6 +146,7 @@ bad_line --heads --heads 30
 bad_line --ctx --ctx 0
 bad_line --ctx --ctx 12x
 bad_line --batch --batch -1
+bad_line 'ctx is 99999999999, must be at most' --ctx 99999999999
 bad_line --dtype --dtype fp7
 bad_line f8_ds --dtype f8_ds
 bad_line --q-dtype --q-dtype f8
@@ -140,5 +159,25 @@ bad_line --layer-step --layer-step --dim 320 --dim-v 256
 bad_line KV_CPU --layer-step --impl ref
 bad_line --shared-prefix --layer-step --batch 2 --ctx 64 --shared-prefix 64
 bad_line --seconds --seconds x
+bad_line --seconds --seconds 0
+bad_line --seconds --seconds -1
 bad_line "'x'" x
+
+failed() {	# failed WORD OPTION...: status 1 and one line that says of what
+	local word=$1
+	shift
+	"$bench" attn "$@" >"$out" 2>"$dir/err"
+	if [ $? = 1 ] && [ "$(wc -l <"$dir/err")" = 1 ] && grep -q -- "$word" "$dir/err"; then
+		ok "failed, of $word: $*"
+	else
+		not_ok "failed: $*: $(tail -n 1 "$dir/err")"
+	fi
+}
+export KV_CPU=cray
+failed KV_CPU=cray
+failed KV_CPU=cray --suite
+failed KV_CPU=cray --layer-step
+unset KV_CPU
+failed 'pool of [0-9]\{10\} MiB' --pool-mib 4294967295
+failed 'pool of [0-9]\{10\} MiB' --layer-step --pool-mib 4294967295
 exit $bad

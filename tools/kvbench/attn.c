@@ -80,8 +80,10 @@ static uint32_t number(struct argp_state *state, const char *what, const char *a
 
 	errno = 0;
 	v = strtoul(arg, &end, 10);
-	if (errno || end == arg || *end || arg[0] == '-' || v > UINT32_MAX)
+	if (end == arg || *end || arg[0] == '-')
 		argp_error(state, "--%s takes a number, not '%s'", what, arg);
+	if (errno || v > UINT32_MAX)
+		argp_error(state, "--%s is %s, must be at most %u", what, arg, UINT32_MAX);
 	return (uint32_t)v;
 }
 
@@ -194,8 +196,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		return 0;
 	case OPT_SECONDS:
 		a->opts.seconds = strtod(arg, &end);
-		if (end == arg || *end || !(a->opts.seconds >= 0 && a->opts.seconds <= 600))
-			argp_error(state, "--seconds is 0 to 600, not '%s'", arg);
+		if (end == arg || *end || !(a->opts.seconds > 0 && a->opts.seconds <= 600))
+			argp_error(state, "--seconds is more than 0, to 600, not '%s'", arg);
 		return 0;
 	case OPT_POOL:
 		a->opts.pool_bytes = (size_t)number(state, "pool-mib", arg) << 20;
@@ -219,23 +221,24 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	return ARGP_ERR_UNKNOWN;
 }
 
+/* argp breaks the lines of a paragraph itself. */
 static const char doc[] =
 	"Measure decode attention beside what this machine can do at most, in turn in one process."
 	"\v"
-	"touch_ratio is the rate of the cache's bytes over that of the best of seven loops\n"
-	"that only load the pages of the same tables; peak_ratio that of the arithmetic over\n"
-	"vdpbf16ps (fp32 FMA where the CPU has none); plan_share is what planning each call anew\n"
-	"would take of it, in none of the times. Pages are shuffled in a pool of four times\n"
-	"the largest cache, and none comes back before all others were read. A sample whose\n"
-	"arithmetic probe is under .90 of the best is dropped. The run is void, and exits with\n"
-	"3, if touch is under .70 of a sequential read or too few samples are left.\n\n"
-	"--layer-step times a whole MLA layer (kv_mla_step), weights cold, and attention alone:\n"
-	"the rest of a step is its products, with norms and the new rows. products_bound is the\n"
-	"time they would take at the peak of their arithmetic, or that reading the weights once\n"
-	"takes, the longer one, over the time they took; step_bound the same over the whole\n"
+	"touch_ratio is the rate of the cache's bytes over that of the best of seven loops that "
+	"only load the pages of the same tables; peak_ratio that of the arithmetic over vdpbf16ps "
+	"(fp32 FMA where the CPU has none); plan_share is what planning each call anew would take "
+	"of it, in none of the times. Pages are shuffled in a pool of four times the largest "
+	"cache, and none comes back before all others were read. A sample whose arithmetic probe "
+	"is under .90 of the best is dropped. The run is void, and exits with 3, if touch is under "
+	".70 of a sequential read or too few samples are left.\n\n"
+	"--layer-step times a whole MLA layer (kv_mla_step), weights cold, and attention alone: "
+	"the rest of a step is its products, with norms and the new rows. products_bound is the "
+	"time they would take at the peak of their arithmetic, or that reading the weights once "
+	"takes, the longer one, over the time they took; step_bound the same over the whole "
 	"step.\n\n"
 	"Examples:\n"
-	"  kvbench attn                                    32/8 heads of 128, 8192 tokens, bf16\n"
+	"  kvbench attn                      (32/8 heads of 128, 8192 tokens, bf16)\n"
 	"  kvbench attn --kind mla --heads 128 --ctx 4096\n"
 	"  kvbench attn --heads 32 --kv-heads 1 --dtype f16 --impl avx2\n"
 	"  kvbench attn --batch 8 --shared-prefix 8192 --ctx 8256 --json\n"
@@ -384,14 +387,18 @@ int attn_one(const struct attn_shape *s, const struct attn_opts *opts, struct em
 	char name[96];
 	int err;
 
-	if (!r)
+	if (!r) {
+		fputs("kvbench attn: out of memory\n", stderr);
 		return -ENOMEM;
+	}
 	if (isatty(STDERR_FILENO))
 		fprintf(stderr, "measuring %s ...\033[K\r", attn_shape_name(s, name, sizeof(name)));
 	err = attn_run(s, 1, opts, r);
 	if (isatty(STDERR_FILENO))
 		fputs("\033[K", stderr);
-	if (!err) {
+	if (err) {
+		fprintf(stderr, "kvbench attn: %s\n", r->void_why);
+	} else {
 		report_shape(e, s);
 		report_run(e, s, r);
 		report_figures(e, r);
@@ -484,7 +491,7 @@ static int one_step(const struct attn_args *a, struct emit *e)
 	if (isatty(STDERR_FILENO))
 		fputs("\033[K", stderr);
 	if (err) {
-		fprintf(stderr, "kvbench attn: %s\n", kv_error());
+		fprintf(stderr, "kvbench attn: %s\n", r.void_why[0] ? r.void_why : kv_error());
 		return err;
 	}
 	report_shape(e, &a->shape);
@@ -531,14 +538,18 @@ int attn_main(int argc, char **argv)
 		fprintf(stderr, "kvbench attn: %s\n", wrong);
 		return 2;
 	}
+	if (a.shape.impl == KERN_AUTO && attn_unusable_cpu()) {
+		fprintf(stderr,
+			"kvbench attn: KV_CPU=%s is no implementation that runs on this CPU\n",
+			attn_unusable_cpu());
+		return 1;
+	}
 	e = emit_open(a.json);
 	err = a.suite  ? attn_suite(&a.opts, e)
 	      : a.step ? one_step(&a, e)
 		       : attn_one(&a.shape, &a.opts, e);
-	if (err < 0) {
-		fprintf(stderr, "kvbench attn: %s\n", strerror(-err));
+	if (err < 0)
 		return 1;
-	}
 	emit_close(e);
 	return err;
 }

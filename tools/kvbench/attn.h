@@ -13,7 +13,7 @@
 
 int attn_main(int argc, char **argv);
 
-/* Both return 0, -errno, or ATTN_EXIT_VOID. */
+/* Both return 0, -errno after a line on stderr, or ATTN_EXIT_VOID. */
 int attn_one(const struct attn_shape *, const struct attn_opts *, struct emit *);
 int attn_suite(const struct attn_opts *, struct emit *);
 

@@ -266,8 +266,12 @@ int attn_lane_open(struct attn_lane *l, const struct attn_shape *s, size_t pool_
 	err = err ? err : lane_tables(l);
 	err = err ? err : lane_queries(l);
 	err = err ? err : lane_scratch(l);
-	if (err)
+	if (err) {
+		size_t pool = l->pool_bytes;
+
 		attn_lane_close(l);
+		l->pool_bytes = pool; /* what there was too little memory for */
+	}
 	return err;
 }
 

@@ -334,6 +334,43 @@ static void figure(struct run *r, struct attn_result *res)
 
 /* ---- a run ---- */
 
+const char *attn_unusable_cpu(void)
+{
+	const char *name = getenv("KV_CPU");
+	int i;
+
+	if (!name || !*name)
+		return NULL;
+	for (i = KERN_REF; i < KERN_NR_IMPL; i++)
+		if (!strcmp(name, kern_impl_name(i)))
+			return kern_impl_usable(i) ? NULL : name;
+	return name;
+}
+
+void attn_explain(const struct attn_shape *s, size_t pool, int err, char *why, size_t size)
+{
+	const char *cpu = attn_unusable_cpu();
+	char name[96];
+
+	attn_shape_name(s, name, sizeof(name));
+	if (err == -ENOMEM)
+		snprintf(why, size, "out of memory for %s, with a pool of %zu MiB", name,
+			 pool >> 20);
+	else if (err == -EOPNOTSUPP && s->impl == KERN_AUTO && cpu)
+		snprintf(why, size, "KV_CPU=%s is no implementation that runs on this CPU", cpu);
+	else
+		snprintf(why, size, "%s: %s", name,
+			 err == -EOPNOTSUPP ? "not supported" : strerror(-err));
+}
+
+static int explain(const struct attn_shape *s, const struct attn_lane *l, int err,
+		   struct attn_result *res)
+{
+	if (err)
+		attn_explain(s, l->pool_bytes, err, res->void_why, sizeof(res->void_why));
+	return err;
+}
+
 static int open_lanes(struct run *r, const struct attn_shape *shapes, unsigned int n,
 		      struct attn_result *res)
 {
@@ -345,11 +382,11 @@ static int open_lanes(struct run *r, const struct attn_shape *shapes, unsigned i
 		/* all are called in turn, so together they are as large as one alone */
 		err = attn_lane_open(&r->lane[i], &shapes[i], pool / n);
 		if (err)
-			return err;
+			return explain(&shapes[i], &r->lane[i], err, res);
 		r->lanes++;
 		r->team[i] = attn_team_start(shapes[i].threads);
 		if (!r->team[i])
-			return -ENOMEM;
+			return explain(&shapes[i], &r->lane[i], -ENOMEM, res);
 		res->pool_bytes += r->lane[i].pool_bytes;
 		res->lane[i].error = NAN;
 		if (r->opts->check)
@@ -370,14 +407,15 @@ int attn_run(const struct attn_shape *shapes, unsigned int n, const struct attn_
 	r.yardstick = attn_peak_has(ATTN_PEAK_BF16) ? ATTN_PEAK_BF16 : ATTN_PEAK_FMA;
 	res->yardstick = r.yardstick;
 	r.sample = calloc(ATTN_MAX_SAMPLES, sizeof(*r.sample));
-	err = r.sample ? open_lanes(&r, shapes, n, res) : -ENOMEM;
+	err = r.sample ? open_lanes(&r, shapes, n, res)
+		       : explain(shapes, &r.lane[0], -ENOMEM, res);
 	if (!err) {
 		calibrate(&r);
 		res->seconds = sample_all(&r);
 		figure(&r, res);
 	}
 	for (i = 0; i < r.lanes; i++) {
-		err = err ? err : r.lane[i].err;
+		err = err ? err : explain(&shapes[i], &r.lane[i], r.lane[i].err, res);
 		attn_team_stop(r.team[i]);
 		attn_lane_close(&r.lane[i]);
 	}

@@ -9,7 +9,8 @@
  * Invariants: touch is the variant with the best median; the yardstick of peak_ratio is vdpbf16ps
  *             where the CPU has it, else fp32 FMA.
  * Units:      rates in 1e9 bytes or flop a second.
- * Errors:     -errno of attn_lane_open(); a result that means nothing has void_why set.
+ * Errors:     -errno of attn_lane_open(), void_why says of what; so it does of a result that means
+ *             nothing.
  */
 #ifndef ATTN_RUN_H
 #define ATTN_RUN_H
@@ -22,6 +23,7 @@
 
 #define ATTN_MAX_LANES	 4u
 #define ATTN_MAX_SAMPLES 500u
+#define ATTN_WHY	 160u	/* bytes of a reason */
 #define ATTN_MIN_TOUCH	 .70	/* of sequential read: less and the run is void */
 #define ATTN_MIN_PROBE	 .90	/* of the best probe: less and the sample is dropped */
 
@@ -59,7 +61,7 @@ struct attn_result {
 	unsigned int kept, dropped;
 	double seconds;
 	size_t pool_bytes;
-	char void_why[96];		/* "" if it counts */
+	char void_why[ATTN_WHY];		/* "" if it counts */
 };
 
 /* Sorts v. NaN if there is none, or the first is. */
@@ -67,6 +69,12 @@ struct attn_stat attn_stat_of(double *v, unsigned int n);
 
 /* Four times the largest cache, 256 MiB to 4 GiB, and no more than a quarter of free memory. */
 size_t attn_pool_bytes(void);
+
+/* What KV_CPU= says, if that is nothing that runs here; else NULL. */
+const char *attn_unusable_cpu(void);
+
+/* In words: what attn_lane_open() of a shape, or memory beside its pool, failed with. */
+void attn_explain(const struct attn_shape *, size_t pool_bytes, int err, char *why, size_t size);
 
 /* shapes[0] is what the ceilings are for. */
 int attn_run(const struct attn_shape *shapes, unsigned int n, const struct attn_opts *,

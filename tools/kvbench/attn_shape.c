@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <kv/layout.h>
+
 #define MAX_CTX	    (1u << 24)
 #define MAX_PAGE    65536u
 #define MAX_BATCH   1024u
@@ -175,12 +177,9 @@ const char *attn_dtype_name(uint32_t dtype)
 
 uint32_t attn_dtype_parse(const char *name)
 {
-	uint32_t i;
+	uint32_t dtype;
 
-	for (i = 1; i < NR_DTYPES; i++)
-		if (!strcmp(name, dtypes[i]))
-			return i;
-	return 0;
+	return kv_dtype_parse(name, &dtype) ? 0 : dtype;
 }
 
 const char *attn_shape_name(const struct attn_shape *s, char *buf, unsigned int size)

@@ -55,6 +55,7 @@ uint32_t attn_shape_table_pages(const struct attn_shape *);	/* distinct ones of 
 /* "gqa 32/8 d128 bf16, 8192 tokens" into buf. */
 const char *attn_shape_name(const struct attn_shape *, char *buf, unsigned int size);
 const char *attn_dtype_name(uint32_t dtype);
-uint32_t attn_dtype_parse(const char *name);	/* 0: there is none of that name */
+/* The names libkv takes: f8 is fp8, too. 0: there is none of that name. */
+uint32_t attn_dtype_parse(const char *name);
 
 #endif

@@ -51,6 +51,7 @@ struct step {
 	uint32_t step_calls, attention_calls;
 	struct sample *sample;
 	unsigned int nr;
+	char *why; /* [ATTN_WHY] */
 };
 
 const struct attn_model *attn_model_find(const char *name)
@@ -120,6 +121,14 @@ static void *make_weights(const struct attn_model *m, const struct attn_shape *s
 	return w;
 }
 
+/* An error of which kv_error() does not know. */
+static int ours(struct step *st, int err)
+{
+	if (err)
+		attn_explain(st->shape, st->lane.pool_bytes, err, st->why, ATTN_WHY);
+	return err;
+}
+
 static int make_layers(struct step *st)
 {
 	const struct attn_model *m = st->model;
@@ -131,7 +140,7 @@ static int make_layers(struct step *st)
 				   .wkv_a = w, .wkv_b = w, .wo = w, .rotary = &st->rope };
 	uint64_t goal = st->opts->pool_bytes ? st->opts->pool_bytes : attn_pool_bytes();
 	struct kv_mla_info info;
-	int err = w ? 0 : -ENOMEM;
+	int err = ours(st, w ? 0 : -ENOMEM);
 
 	if (m->q_rank)
 		p.wq_a = p.wq_b = w;
@@ -216,15 +225,15 @@ static void step_close(struct step *st)
 static int step_open(struct step *st)
 {
 	size_t pool = st->opts->pool_bytes ? st->opts->pool_bytes : attn_pool_bytes();
-	int err = attn_lane_open(&st->lane, st->shape, pool);
+	int err = ours(st, attn_lane_open(&st->lane, st->shape, pool));
 
 	if (err)
 		return err;
 	st->team = attn_team_start(st->shape->threads);
 	st->sample = calloc(ATTN_MAX_SAMPLES, sizeof(*st->sample));
-	err = st->team && st->sample ? 0 : -ENOMEM;
+	err = ours(st, st->team && st->sample ? 0 : -ENOMEM);
 	err = err ? err : open_cache(st);
-	err = err ? err : open_rows(st);
+	err = err ? err : ours(st, open_rows(st));
 	return err ? err : make_layers(st);
 }
 
@@ -424,7 +433,7 @@ static void figure(struct step *st, struct attn_step_result *r)
 int attn_step_run(const struct attn_model *m, const struct attn_shape *shape,
 		  const struct attn_opts *opts, struct attn_step_result *r)
 {
-	struct step st = { .model = m, .shape = shape, .opts = opts };
+	struct step st = { .model = m, .shape = shape, .opts = opts, .why = r->void_why };
 	const struct kv_attn a = { .heads = shape->heads, .q_len = shape->q_len,
 				   .q_dtype = shape->q_dtype, .scale = 1 };
 	int err;

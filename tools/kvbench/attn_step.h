@@ -9,8 +9,8 @@
  *             The products' bound is what they take at the peak of their arithmetic, or what
  *             reading the weights once takes at the rate of sequential reads, whichever is longer.
  * Units:      rates in 1e9 a second; a multiply and an add are two.
- * Errors:     -errno; -EOPNOTSUPP without oneDNN, kv_error() says what is missing. A run with too
- *             few steady samples is void.
+ * Errors:     -errno; void_why says of what, or kv_error() where that is "". -EOPNOTSUPP without
+ *             oneDNN. A run with too few steady samples is void, and void_why says so.
  */
 #ifndef ATTN_STEP_H
 #define ATTN_STEP_H
@@ -38,7 +38,7 @@ struct attn_step_result {
 	uint32_t layers;
 	unsigned int kept, dropped;
 	double seconds;
-	char void_why[96];
+	char void_why[ATTN_WHY];
 };
 
 /* NULL: there is none of that name. */

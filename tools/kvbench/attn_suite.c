@@ -322,8 +322,10 @@ int attn_suite(const struct attn_opts *opts, struct emit *e)
 	int err;
 
 	s.res = calloc(1, sizeof(*s.res));
-	if (!s.res)
+	if (!s.res) {
+		fputs("kvbench attn: out of memory\n", stderr);
 		return -ENOMEM;
+	}
 	err = run_cases(&s);
 	err = err ? err : run_kinds(&s);
 	err = err ? err : run_queries(&s);
@@ -331,6 +333,8 @@ int attn_suite(const struct attn_opts *opts, struct emit *e)
 		peaks(&s);
 	if (isatty(STDERR_FILENO))
 		fputs("\033[K", stderr);
+	if (err)
+		fprintf(stderr, "kvbench attn: %s\n", s.res->void_why);
 	free(s.res);
 	if (!err && s.is_void)
 		emit_note(e, "\nVOID: the machine was too busy for some of these\n");

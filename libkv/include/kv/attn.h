@@ -74,7 +74,8 @@ KV_API int kv_threads_set(uint32_t threads);
  * same time on any threads [concurrent]. What the struct points to, the page tables and lengths of
  * _pages(), and the sequences must stay as they are until kv_attn_finish(), which frees the plan;
  * the struct itself is copied. out and lse are complete when finish returns 0; -EINVAL if items
- * were not run. An item fails with -ENOMEM, and may be run again then.
+ * were not run. An item fails with -ENOMEM, and may be run again then; of one that was run, or is
+ * running, a second run is -EINVAL and does nothing.
  *
  * A plan serves all layers of a step, since their page tables are the same. kv_attn_run() takes the
  * place of the threads' loop where libkv's own are to compute:

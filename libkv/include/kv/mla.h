@@ -69,7 +69,7 @@ KV_API void kv_mla_info(const struct kv_mla *, struct kv_mla_info *);	/* [concur
 
 struct kv_mla_step {
 	uint32_t group, layer;		/* layer: index inside the group's layout */
-	uint32_t batch, q_len;		/* q_len 0 means 1: tokens computed of each sequence */
+	uint32_t batch, q_len;		/* tokens computed of each sequence: 1 (also 0) to 512 */
 	struct kv_seq *const *seqs;	/* [batch], all of this cache */
 	const uint32_t *lens;		/* [batch] tokens with the q_len new ones, whose places
 					 * are there (kv_seq_append()); NULL for kv_seq_len(). 0: an
@@ -85,9 +85,10 @@ struct kv_mla_step {
 
 /* Writes the rows of the new tokens and attends: new token i of q_len sees the tokens up to itself.
  * The cache's group is KV_MLA of this rank and rope, any dtype. bf16 weights on a cache narrower
- * than f16 or f32 give bf16 queries. On error out is undefined and the rows of the new tokens may
- * have been written. [concurrent] for different sequences, on one kv_mla too: each step takes
- * scratch of its own. */
+ * than f16 or f32 give bf16 queries. All arguments and sequences are checked before anything is
+ * written: after -EINVAL or -EOPNOTSUPP the rows and out are as they were; after another error out
+ * is undefined and the rows of the new tokens may have been written. [concurrent] for different
+ * sequences, on one kv_mla too: each step takes scratch of its own. */
 KV_API int kv_mla_step(struct kv_mla *, struct kv_cache *, const struct kv_mla_step *);
 
 /* The same on page tables of the caller's own, as kv_attn_pages(); seqs and lens of the struct are

@@ -273,6 +273,36 @@ static void environment_forces_one(void **state)
 	assert_true(answer_with(NULL) >= KERN_GENERIC);
 }
 
+/* Memory that was sized for one call does for all calls of the shape; and it is not much. */
+static void scratch_depends_on_the_shape_only(void **state)
+{
+	static const float per_head[4];
+	struct kern_attn at = good();
+	uint32_t impl;
+
+	(void)state;
+	at.view.head_dim = at.view.head_dim_v = KERN_MAX_DIM;
+	at.view.k_row = at.view.v_row = KERN_MAX_DIM * 2;
+	at.out_stride_seq = at.out_stride_tok = at.out_stride_head = KERN_MAX_DIM;
+	for (at.q_dtype = KERN_F32; at.q_dtype <= KERN_BF16; at.q_dtype++)
+		for (impl = KERN_AUTO; impl < KERN_NR_IMPL; impl++) {
+			struct kern_attn other = at;
+			size_t bytes = kern_attn_scratch(&at, impl);
+
+			other.batch = 9;
+			other.lse = out;
+			other.softcap = 3;
+			other.window = 5;
+			other.sinks = other.alibi = per_head;
+			other.dcp = 2;
+			other.dcp_interleave = 16;
+			other.kv_start = other.kv_end = &len;
+			assert_int_equal(kern_attn_scratch(&other, impl), bytes);
+			assert_true(bytes < (impl == KERN_AUTO || impl == KERN_AMX ? 1150 : 900)
+						    << 10);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -282,6 +312,7 @@ int main(void)
 		cmocka_unit_test(calls_rejected),
 		cmocka_unit_test(an_empty_batch_needs_nothing),
 		cmocka_unit_test(scratch_is_asked_for_and_aligned),
+		cmocka_unit_test(scratch_depends_on_the_shape_only),
 		cmocka_unit_test(names_and_unknown_implementations),
 	};
 

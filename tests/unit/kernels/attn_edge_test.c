@@ -507,36 +507,12 @@ static void batch_against_single(void **state)
 			      .sinks = true,
 			      .strided = true,
 			      .seed = 115};
-	uint32_t i, rows;
 
 	(void)state;
 	attn_build(&c);
-	rows = c.q_len * c.at.heads;
 	attn_for_each_impl(impl)
 	{
-		char *whole = malloc(c.out_elems * 4);
-		float *lse = malloc(c.out_rows * 4);
-
-		memset(c.out, ATTN_POISON, c.out_elems * 4);
-		assert_int_equal(attn_run(&c.at, impl), 0);
-		memcpy(whole, c.out, c.out_elems * 4);
-		memcpy(lse, c.lse, c.out_rows * 4);
-		memset(c.out, ATTN_POISON, c.out_elems * 4);
-		for (i = c.batch; i--;) {
-			struct kern_attn one = c.at;
-
-			one.batch = 1;
-			one.pte += i;
-			one.kv_len += i;
-			one.q = (const float *)one.q + i * one.q_stride_seq;
-			one.out = (float *)one.out + i * one.out_stride_seq;
-			one.lse = c.lse + i * rows;
-			assert_int_equal(attn_run(&one, impl), 0);
-		}
-		assert_memory_equal(whole, c.out, c.out_elems * 4);
-		assert_memory_equal(lse, c.lse, c.out_rows * 4);
-		free(whole);
-		free(lse);
+		attn_expect_singles(&c, impl);
 	}
 	attn_free(&c);
 }

@@ -300,9 +300,35 @@ static void mla_rows(void **state)
 					      .seed = 90 + i});
 }
 
+/* A row whose only score is NaN is no empty row: the reference says so too. */
+static void nan_is_all_there_is(void **state)
+{
+	const struct spot spot = {.with = NAN};
+
+	(void)state;
+	for (uint32_t q_dtype = KERN_F32; q_dtype <= KERN_BF16; q_dtype++) {
+		struct attn_case c = {.len = {1}, .group = 2, .q_dtype = q_dtype, .seed = 7};
+
+		attn_build(&c);
+		put_spot(&c, &spot);
+		for (enum kern_impl impl = KERN_REF; impl < KERN_NR_IMPL; impl++) {
+			if (!kern_impl_usable(impl))
+				continue;
+			memset(c.out, 0, c.out_elems * 4);
+			memset(c.lse, 0, c.out_rows * 4);
+			assert_int_equal(attn_run(&c.at, impl), 0);
+			if (!isnan(c.lse[0]) || !isnan(c.lse[1]) ||
+			    !isnan(kern_num_get(q_dtype, c.out, 0)))
+				fail_msg("%s lost the NaN", kern_impl_name(impl));
+		}
+		attn_free(&c);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nan_is_all_there_is),
 		cmocka_unit_test(one_head_many_columns),
 		cmocka_unit_test(dtypes_and_groups),
 		cmocka_unit_test(rows_that_cannot_be_read_in_place),

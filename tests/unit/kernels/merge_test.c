@@ -6,7 +6,8 @@
 
 #include "kern_impl.h"
 
-#define DIM 8
+#define DIM  8
+#define MANY 6
 
 static void fill(float *row, float f)
 {
@@ -102,6 +103,61 @@ static void far_apart_and_large(void **state)
 	kern_merge(out, &lse, (const float *const[]){b, a}, (const float *const[]){&lb, &la}, 2, 1,
 		   DIM);
 	assert_true(out[0] == 1 && lse == 30000);
+}
+
+static void expect_nan(const float *lse_of, uint32_t nr)
+{
+	float row[MANY][DIM], out[DIM], lse = 1;
+	const float *parts[MANY], *lses[MANY];
+	uint32_t i;
+
+	for (i = 0; i < nr; i++) {
+		fill(row[i], isnan(lse_of[i]) ? NAN : 1);
+		parts[i] = row[i];
+		lses[i] = &lse_of[i];
+	}
+	fill(out, 1);
+	kern_merge(out, &lse, parts, lses, nr, 1, DIM);
+	assert_true(isnan(lse));
+	for (i = 0; i < DIM; i++)
+		assert_true(isnan(out[i]));
+}
+
+/* One after the other, each merged into what there is already. */
+static void fold(const float *lse_of, uint32_t nr)
+{
+	float out[DIM], row[DIM], lse = -INFINITY;
+	uint32_t i;
+
+	fill(out, 0);
+	for (i = 0; i < nr; i++) {
+		fill(row, isnan(lse_of[i]) ? NAN : 1);
+		kern_merge(out, &lse, (const float *const[]){out, row},
+			   (const float *const[]){&lse, &lse_of[i]}, 2, 1, DIM);
+	}
+	assert_true(isnan(lse));
+	for (i = 0; i < DIM; i++)
+		assert_true(isnan(out[i]));
+}
+
+/* Whatever it meets, wherever it stands: alone, with empty parts, with finite ones, in any order. */
+static void nan_is_never_lost(void **state)
+{
+	static const float others[] = {NAN, -INFINITY, 0, -30000, 30000};
+	float lse_of[MANY];
+	uint32_t nr, at, a, b, i;
+
+	(void)state;
+	for (nr = 1; nr <= MANY; nr++)
+		for (at = 0; at < nr; at++)
+			for (a = 0; a < 5; a++)
+				for (b = 0; b < 5; b++) {
+					for (i = 0; i < nr; i++)
+						lse_of[i] = others[i & 1 ? a : b];
+					lse_of[at] = NAN;
+					expect_nan(lse_of, nr);
+					fold(lse_of, nr);
+				}
 }
 
 /* Cuts every sequence at cuts[], runs the parts and merges. Sinks go to the first part only. */
@@ -380,7 +436,7 @@ int main(void)
 		cmocka_unit_test(both_sides_empty),    cmocka_unit_test(into_the_first_part),
 		cmocka_unit_test(far_apart_and_large), cmocka_unit_test(split_against_unsplit),
 		cmocka_unit_test(shards_against_whole),  cmocka_unit_test(positions_of_shards),
-		cmocka_unit_test(shard_of_bf16),
+		cmocka_unit_test(shard_of_bf16),       cmocka_unit_test(nan_is_never_lost),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,8 @@
 #include "attn_case.h"
 
 #include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define N   23u
 #define DK  256u
@@ -412,12 +414,100 @@ static void copies_carry_scales(void **state)
 	}
 }
 
+/* A call's scales, the last of them the last float before memory nobody may read. */
+static float *scales_at_the_end(uint32_t n)
+{
+	long page = sysconf(_SC_PAGESIZE);
+	char *mem = mmap(NULL, (size_t)page * 2, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	float *scale = (float *)(mem + page) - n;
+	uint32_t i;
+
+	assert_true(mem != MAP_FAILED);
+	assert_int_equal(mprotect(mem + page, (size_t)page, PROT_NONE), 0);
+	for (i = 0; i < n; i++)
+		scale[i] = 1;
+	return scale;
+}
+
+static struct kern_rows rows_with_scales(const uint64_t *pte, uint32_t kv_heads, float *scale)
+{
+	return (struct kern_rows){.view = {.kind = KERN_GQA,
+					   .dtype = KERN_F8,
+					   .scale = KERN_SCALE_HEAD,
+					   .page_tokens = 4,
+					   .kv_heads = kv_heads,
+					   .head_dim = 8,
+					   .head_dim_v = 8,
+					   .head_stride = 64,
+					   .v_off = 32,
+					   .k_row = 8,
+					   .v_row = 8},
+				  .pte = pte,
+				  .k_scale = scale,
+				  .v_scale = scale};
+}
+
+/* Nothing of calls that do not fit each other is read, nothing is written. */
+static void conversions_are_checked_before_scales_are_read(void **state)
+{
+	float *eight = scales_at_the_end(8), *four = scales_at_the_end(4);
+	static char page[2][512];
+	uint64_t pte[2] = {(uintptr_t)page[0], (uintptr_t)page[1]};
+	struct kern_rows a = rows_with_scales(&pte[0], 8, eight);
+	struct kern_rows b = rows_with_scales(&pte[1], 4, four);
+
+	(void)state;
+	memset(page[0], 0x11, sizeof(page[0]));
+	assert_int_equal(kern_convert(&a, 0, &b, 0, 1), -EINVAL);
+	assert_int_equal(kern_convert(&b, 0, &a, 0, 1), -EINVAL);
+	b = rows_with_scales(&pte[1], 8, eight);
+	assert_int_equal(kern_convert(&b, 0, &a, 0, 1), 0);
+	munmap((char *)(eight + 8) - sysconf(_SC_PAGESIZE), (size_t)sysconf(_SC_PAGESIZE) * 2);
+	munmap((char *)(four + 4) - sysconf(_SC_PAGESIZE), (size_t)sysconf(_SC_PAGESIZE) * 2);
+}
+
+/* Whatever the way: bytes would be copied where the scales are equal, values divided elsewhere. */
+static void conversions_refuse_scales_that_stores_refuse(void **state)
+{
+	static const float bads[] = {0, -1, INFINITY, NAN};
+	static char page[2][512];
+	uint64_t pte[2] = {(uintptr_t)page[0], (uintptr_t)page[1]};
+	float good[2] = {1, 1}, bad[2] = {1, 1};
+	uint32_t i, same;
+
+	(void)state;
+	for (i = 0; i < sizeof(bads) / sizeof(*bads); i++)
+		for (same = 0; same < 2; same++) {
+			struct kern_rows from = rows_with_scales(&pte[0], 2, same ? bad : good);
+			struct kern_rows to = rows_with_scales(&pte[1], 2, bad);
+			float row[16] = {1};
+			struct kern_store s = {
+				.view = to.view, .pte = to.pte, .n = 1, .k = row, .v = row};
+
+			bad[1] = bads[i];
+			memset(page[1], 0x11, sizeof(page[1]));
+			assert_int_equal(kern_convert(&to, 0, &from, 0, 1), -EINVAL);
+			to.k_scale = NULL;
+			assert_int_equal(kern_convert(&to, 0, &from, 0, 1), -EINVAL);
+			to.k_scale = bad;
+			to.v_scale = NULL;
+			assert_int_equal(kern_convert(&to, 0, &from, 0, 1), -EINVAL);
+			s.k_scale = bad;
+			assert_int_equal(kern_store(&s), -EINVAL);
+			assert_int_equal(page[1][0], 0x11);
+			assert_memory_equal(page[1], page[1] + 1, sizeof(page[1]) - 1);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stores_quantise),   cmocka_unit_test(stores_agree),
 		cmocka_unit_test(stores_rotate),     cmocka_unit_test(stores_refuse),
 		cmocka_unit_test(mla_rows_convert),  cmocka_unit_test(copies_carry_scales),
+		cmocka_unit_test(conversions_are_checked_before_scales_are_read),
+		cmocka_unit_test(conversions_refuse_scales_that_stores_refuse),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -835,7 +835,7 @@ static void bad_steps(void **state)
 	REFUSED("fewer than its 2", s.q_len = 2);
 	REFUSED("positions 4096", s.positions = &at; at = 4096);
 	REFUSED("positions 4294967295", s.positions = &at; at = UINT32_MAX);
-	REFUSED("no place", s.lens = &len; len = 2);
+	REFUSED("2 tokens", s.lens = &len; len = 2);
 	refused(kv_mla_step_pages(l.mla, l.cache, &good, NULL, NULL), -EINVAL, "page tables");
 	ok(kv_mla_step(l.mla, l.cache, &good));
 	ok(kv_seq_commit(l.seq[0], 1));
@@ -844,6 +844,93 @@ static void bad_steps(void **state)
 	ok(kv_mla_step(l.mla, l.cache, &good));
 	ref_free(&m);
 	layer_close(&l);
+}
+
+enum { LONG = 600 };	/* tokens, more than a step takes at once */
+
+/* All bytes of a sequence's pages; overwrites them first. */
+static void mark_pages(struct kv_seq *s)
+{
+	uint32_t nr, i;
+	const uint64_t *pte = kv_seq_pte(s, 0, &nr);
+
+	for (i = 0; i < nr; i++)
+		memset((void *)(uintptr_t)pte[i], 0x5a, 16 * 40 * sizeof(float));
+}
+
+static bool marked(struct kv_seq *s)
+{
+	uint32_t nr, i, j;
+	const uint64_t *pte = kv_seq_pte(s, 0, &nr);
+
+	for (i = 0; i < nr; i++)
+		for (j = 0; j < 16 * 40 * sizeof(float); j++)
+			if (((const uint8_t *)(uintptr_t)pte[i])[j] != 0x5a)
+				return false;
+	return true;
+}
+
+/* Entry 0 is fine and entry 1 is not, or both are asked for too much: no row is written. */
+static void a_refused_step_writes_nothing(void **state)
+{
+	struct how how = {.weights = KV_F32, .cache = KV_F32};
+	struct ref_model m = m01_model();
+	static uint32_t tokens[LONG];
+	static float x[2 * LONG * 64], out[2 * LONG * 64];
+	struct layer l, other;
+	uint32_t i, lens[2] = {LONG, LONG};
+	struct kv_seq *two[2];
+	const uint64_t *pte[2];
+	struct kv_mla_step s = {.batch = 2, .q_len = 1, .seqs = two, .x = x, .out = out};
+
+	(void)state;
+	for (i = 0; i < 2 * LONG * 64; i++)
+		x[i] = 1;
+	layer_open(&l, &m, &how);
+	layer_open(&other, &m, &how);
+	for (i = 0; i < 4; i++)
+		ok(kv_seq_append(l.seq[i], tokens, LONG));
+	ok(kv_seq_append(other.seq[0], tokens, LONG));
+	ok(kv_seq_commit(l.seq[2], LONG));
+	ok(kv_seq_commit(l.seq[3], LONG));
+	ok(kv_seq_park(l.seq[3]));
+	two[0] = l.seq[0];
+	two[1] = l.seq[1];
+	pte[0] = kv_seq_pte(two[0], 0, NULL);
+	pte[1] = NULL;
+	mark_pages(two[0]);
+	mark_pages(two[1]);
+	mark_pages(other.seq[0]);
+#undef REFUSED
+#define REFUSED(word) \
+	do { \
+		refused(kv_mla_step(l.mla, l.cache, &s), -EINVAL, word); \
+		assert_true(marked(l.seq[0]) && marked(l.seq[1]) && marked(other.seq[0])); \
+	} while (0)
+	s.q_len = 513;
+	REFUSED("at most 512");
+	s.q_len = 1;
+	two[1] = other.seq[0];
+	REFUSED("sequence 1 is of another cache");
+	two[1] = l.seq[2];
+	REFUSED("committed");
+	two[1] = l.seq[3];
+	REFUSED("parked");
+	two[1] = NULL;
+	REFUSED("sequence 1 is NULL");
+	two[1] = l.seq[1];
+	lens[1] = LONG + 1;
+	s.lens = lens;
+	REFUSED("601 tokens");
+	lens[1] = LONG;
+	refused(kv_mla_step_pages(l.mla, l.cache, &s, pte, lens), -EINVAL, "table 1 is NULL");
+	assert_true(marked(two[0]));
+	s.q_len = 512;
+	ok(kv_mla_step(l.mla, l.cache, &s));
+	assert_false(marked(two[0]) || marked(two[1]));
+	ref_free(&m);
+	layer_close(&l);
+	layer_close(&other);
 }
 
 int main(void)
@@ -873,6 +960,7 @@ int main(void)
 		cmocka_unit_test(no_threads),
 		cmocka_unit_test(bad_parameters),
 		cmocka_unit_test(bad_steps),
+		cmocka_unit_test(a_refused_step_writes_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

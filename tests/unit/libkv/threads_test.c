@@ -169,6 +169,21 @@ static void started_late_and_joined(void **state)
 	assert_int_equal(nr_tasks(), before);
 }
 
+/* More than the crew has places for: as many as it has, or as the system lets it start. */
+static void more_than_there_may_be(void **state)
+{
+	uint32_t before;
+
+	(void)state;
+	threads_stop();
+	before = nr_tasks();
+	assert_true(each_once(NR_ITEMS, 2000));
+	assert_true(nr_tasks() > before);
+	assert_true(nr_tasks() < before + THREADS_MAX);
+	threads_stop();
+	assert_int_equal(nr_tasks(), before);
+}
+
 static void a_forked_child_has_its_own(void **state)
 {
 	pid_t pid;
@@ -290,6 +305,29 @@ static void a_short_call_stays_alone(void **state)
 	close_long();
 }
 
+/* A plan for many threads says how finely it is cut, not how many of them there may be. */
+static void a_run_keeps_the_limit(void **state)
+{
+	static const uint32_t nr[] = {1, 3, 2};
+	struct kv_attn_plan *plan;
+	uint32_t before, i;
+
+	(void)state;
+	open_long();
+	before = nr_tasks();
+	for (i = 0; i < 3; i++) {
+		assert_int_equal(kv_threads_set(nr[i]), 0);
+		assert_int_equal(kv_attn_plan_pages(f.cache, &call, ptes, lens, 2000, &plan), 0);
+		assert_true(kv_attn_items(plan) > 3);
+		assert_int_equal(kv_attn_run(plan), 0);
+		assert_int_equal(nr_tasks(), before + nr[i] - 1);
+		assert_int_equal(kv_attn_finish(plan), 0);
+		expect_same();
+	}
+	threads_stop();
+	close_long();
+}
+
 struct engine {
 	struct kv_attn_plan *plan;
 	_Atomic uint32_t next, failed;
@@ -331,6 +369,36 @@ static void an_engine_brings_its_own(void **state)
 		assert_int_equal(kv_attn_finish(e.plan), 0);
 		expect_same();
 	}
+	close_long();
+}
+
+/* The first item twice does not stand for the last one, nor disturb what it is merged with. */
+static void an_item_runs_once(void **state)
+{
+	struct kv_attn_plan *plan;
+	uint32_t n, i;
+
+	(void)state;
+	open_long();
+	assert_int_equal(kv_attn_plan_pages(f.cache, &call, ptes, lens, 3, &plan), 0);
+	n = kv_attn_items(plan);
+	assert_true(n > 3);
+	for (i = 0; i < n - 1; i++)
+		assert_int_equal(kv_attn_item(plan, i), 0);
+	for (i = 0; i < n - 1; i++)
+		assert_int_equal(kv_attn_item(plan, i), -EINVAL);
+	assert_non_null(strstr(kv_error(), "was run already"));
+	assert_int_equal(kv_attn_next(plan, &call), -EINVAL); /* the last one is missing */
+	assert_int_equal(kv_attn_item(plan, n - 1), 0);
+	expect_same();
+	assert_int_equal(kv_attn_next(plan, &call), 0);
+	for (i = n; i--;)
+		assert_int_equal(kv_attn_item(plan, i), 0);
+	expect_same();
+	assert_int_equal(kv_attn_next(plan, &call), 0);
+	for (i = 0; i < n; i++)
+		kv_attn_item(plan, 0);
+	assert_int_equal(kv_attn_finish(plan), -EINVAL);
 	close_long();
 }
 
@@ -441,10 +509,13 @@ int main(void)
 		cmocka_unit_test(every_item_once),
 		cmocka_unit_test(callers_at_the_same_time),
 		cmocka_unit_test(started_late_and_joined),
+		cmocka_unit_test(more_than_there_may_be),
 		cmocka_unit_test(a_forked_child_has_its_own),
 		cmocka_unit_test(the_same_bits_from_any_number),
 		cmocka_unit_test(a_short_call_stays_alone),
+		cmocka_unit_test(a_run_keeps_the_limit),
 		cmocka_unit_test(an_engine_brings_its_own),
+		cmocka_unit_test(an_item_runs_once),
 		cmocka_unit_test(plans_of_sequences),
 		cmocka_unit_test(shards_of_ranks),
 	};

@@ -401,11 +401,37 @@ static void an_extent_made_for_the_fenced_retires(void **state)
 	assert_int_equal(t.nr_late, 0);		/* nobody is there to be answered */
 }
 
+/* An extent has no more pages than there are frames, however large it is to be. */
+static void geometry_is_bounded_by_the_frames(void **state)
+{
+	struct mm_config cfg = mmt_config();
+	struct mm_cache_desc d = mmt_desc(1);
+	uint32_t e, k;
+
+	(void)state;
+	for (uint32_t frames = 1; frames < 70; frames++) {
+		struct mmt w;
+		uint32_t most = 1;
+
+		while (2 * most <= frames)
+			most *= 2;
+		cfg.max_frames = frames;
+		cfg.device[0].extent_bytes = cfg.device[0].pool_bytes = 64 * MMT_PAGE;
+		mmt_init(&w, &cfg);
+		assert_int_equal(mmt_attach(&w, 1, &e, NULL), 0);
+		assert_int_equal(mmt_open(&w, e, &d, &k), 0);
+		assert_int_equal(w.rp.geom[0].extent_pages, most);
+		assert_int_equal(mmt_alloc(&w, e, k, 0, 1, NULL), 0);
+		mmt_fini(&w);
+	}
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 #define S(f) cmocka_unit_test_setup_teardown(f, setup_scrub, teardown)
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(geometry_is_bounded_by_the_frames),
 		T(geometry_is_as_near_to_the_target_as_a_factor_goes),
 		T(an_extent_fits_the_pool),
 		T(importers_are_told_and_waited_for),

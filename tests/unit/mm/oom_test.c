@@ -52,6 +52,25 @@ static void time_out(uint32_t engine, uint32_t cache, uint32_t nr)
 	assert_true(t.late.result == -ENOMEM || t.late.result == -EDQUOT);
 }
 
+/* Who keeps most that cannot be taken stands first, whoever has more that can. */
+static void holders_are_ordered_by_what_cannot_be_taken(void **state)
+{
+	struct mm_oom_report r;
+
+	(void)state;
+	assert_int_equal(mmt_alloc(&t, e1, c1, 0, 24, NULL), 0);
+	assert_int_equal(mmt_alloc(&t, e2, c2, 0, 8, NULL), 0);
+	assert_int_equal(mmt_unlease(&t, e2, mmt_chain(&t, e2, c2, 0, 32)), 0);
+	time_out(e1, c1, 40);
+	r = newest();
+	assert_int_equal(r.nr_holders, 2);
+	assert_int_equal(r.holder[0].engine, e1);
+	assert_int_equal(r.holder[0].held_bytes, BYTES(24));
+	assert_int_equal(r.holder[1].engine, e2);
+	assert_int_equal(r.holder[1].held_bytes, BYTES(8));
+	assert_int_equal(r.holder[1].cached_bytes, BYTES(32));
+}
+
 static void a_report_says_who_asked_and_who_has_it(void **state)
 {
 	struct mm_oom_report r;
@@ -255,6 +274,7 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
+		T(holders_are_ordered_by_what_cannot_be_taken),
 		T(a_report_says_who_asked_and_who_has_it),
 		T(why_nothing_could_be_taken),
 		T(a_tenant_at_its_max_is_told_so),

@@ -232,6 +232,27 @@ static void bad_hints_change_nothing(void **state)
 	mmt_fini(&s);
 }
 
+/* What was expected has happened; the other hints stay. */
+static void a_use_ends_the_expectation_of_it(void **state)
+{
+	uint32_t page[2] = { 1, 2 }, n = 0;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	prompt(page, 2);
+	hint(1, 2, (struct mm_hint){ 0, 0, 2, 5000, 9000 });
+	for (uint32_t used = 0; used < 2; used++) {
+		for (n = pool_next(s.mm, &s.mm->nodes, 0); n;
+		     n = pool_next(s.mm, &s.mm->nodes, n)) {
+			assert_int_equal(node_at(s.mm, n)->reuse, used ? 0 : policy_pack_ms(5000));
+			assert_int_equal(node_at(s.mm, n)->ttl, policy_pack_ms(9000));
+			assert_int_equal(node_at(s.mm, n)->prio, 2);
+		}
+		prompt(page, 2);
+	}
+	mmt_fini(&s);
+}
+
 /* Pages behind a hit at least as long as they are; what is committed piece by piece is as its first
  * piece. */
 static void pages_are_appended_behind_as_many(void **state)
@@ -409,6 +430,38 @@ static void extents_are_worth_what_their_pages_are(void **state)
 	}
 }
 
+/* The youngest leaf is a candidate, also where a younger page has children. */
+static void the_youngest_leaf_is_found_behind_its_parents(void **state)
+{
+	uint32_t old[1] = { 100 }, chain[3] = { 1, 2, 3 }, last[1] = { 200 }, n, bind, lease;
+	uint32_t tokens[MMT_PT];
+	struct worth *w;
+
+	(void)state;
+	begin(MM_POLICY_GITTINS, 0);
+	s.now = 1ull << 45;
+	for (uint32_t i = 0; i < 2; i++) {	/* twice, so they are of one class */
+		prompt(old, 1);
+		prompt(chain, 3);
+		prompt(last, 1);
+	}
+	fill(tokens, last, 1);
+	assert_int_equal(mmt_lookup(&s, e, c, 0, tokens, MMT_PT), 0);
+	lease = s.rp.lease;
+	/* The longer unused the more worth: the oldest leaf is not the one to go. */
+	w = worth_at(s.mm, cache_at(s.mm, 1)->tenant);
+	for (uint32_t b = 0; b < WORTH_BUCKETS; b++)
+		w->table[3][b] = 1000 + b;
+	n = pool_next(s.mm, &s.mm->nodes, 0);
+	assert_int_equal(node_at(s.mm, n)->class, 3);
+	node_at(s.mm, n)->age -= 100ull << 20;
+	bind = policy_home(s.mm, n);
+	assert_int_equal(node_at(s.mm, policy_victim(s.mm, bind))->depth, 2);
+	node_at(s.mm, n)->age += 100ull << 20;
+	assert_int_equal(mmt_unlease(&s, e, lease), 0);
+	mmt_fini(&s);
+}
+
 static void packed_times_are_rounded_up_by_an_eighth_at_most(void **state)
 {
 	(void)state;
@@ -516,6 +569,7 @@ int main(void)
 		cmocka_unit_test(what_is_past_its_time_goes_first),
 		cmocka_unit_test(priority_weighs_the_time),
 		cmocka_unit_test(what_is_expected_back_is_kept),
+		cmocka_unit_test(a_use_ends_the_expectation_of_it),
 		cmocka_unit_test(pages_are_appended_behind_as_many),
 		cmocka_unit_test(hints_are_written_on_the_pages_they_name),
 		cmocka_unit_test(bad_hints_change_nothing),
@@ -523,6 +577,7 @@ int main(void)
 		cmocka_unit_test(worth_of_a_page_with_hints_is_as_documented),
 		cmocka_unit_test(priorities_weigh_the_time_since_the_last_use),
 		cmocka_unit_test(extents_are_worth_what_their_pages_are),
+		cmocka_unit_test(the_youngest_leaf_is_found_behind_its_parents),
 		cmocka_unit_test(packed_times_are_rounded_up_by_an_eighth_at_most),
 		cmocka_unit_test(an_idle_extent_is_cheaper_than_one_in_use),
 		cmocka_unit_test(buckets_cover_all_times),

@@ -94,6 +94,31 @@ static void shadows_are_bounded_and_the_oldest_are_forgotten(void **state)
 	}
 }
 
+/* What was used before it was evicted has been used once more when it comes back. */
+static void uses_outlive_an_eviction(void **state)
+{
+	static const uint8_t uses[] = { 0, 1, 29, 30, 31 };
+
+	(void)state;
+	for (uint32_t i = 0; i < sizeof(uses); i++) {
+		uint32_t n;
+
+		begin(64);
+		use(0, 1);
+		node_at(s.mm, pool_next(s.mm, &s.mm->nodes, 0))->hits = uses[i] & 31;
+		use(1000, 16);
+		use(0, 1);
+		assert_int_equal(info().refaults, 1);
+		n = pool_next(s.mm, &s.mm->nodes, 0);
+		while (node_at(s.mm, n)->path != workingset_path(s.mm, n) ||
+		       memcmp(node_tokens(s.mm, n), mmt_tokens(0), MMT_PT * 4) ||
+		       node_at(s.mm, n)->parent)
+			n = pool_next(s.mm, &s.mm->nodes, n);
+		assert_int_equal(node_at(s.mm, n)->hits, uses[i] < 31 ? uses[i] + 1 : 31);
+		mmt_fini(&s);
+	}
+}
+
 /* The same tokens behind another parent are another page. */
 static void a_path_is_more_than_its_last_page(void **state)
 {
@@ -194,6 +219,7 @@ int main(void)
 		cmocka_unit_test(a_refault_has_the_distance_of_the_evictions_since),
 		cmocka_unit_test(a_hit_is_a_gap_and_no_refault),
 		cmocka_unit_test(shadows_are_bounded_and_the_oldest_are_forgotten),
+		cmocka_unit_test(uses_outlive_an_eviction),
 		cmocka_unit_test(a_path_is_more_than_its_last_page),
 		cmocka_unit_test(a_path_is_its_keys_too),
 		cmocka_unit_test(an_adopted_tail_is_not_evicted),
