@@ -87,7 +87,7 @@ $(filter %_avx2.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c
 $(filter %_avx512.o %_avx512vbmi.o %_amx.o,$(kernels_OBJS)): BASE += -O3 -mavx2 -mfma -mf16c \
 	-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16
 $(filter %_avx512vbmi.o,$(kernels_OBJS)): BASE += -mavx512vbmi
-$(filter %_amx.o,$(kernels_OBJS)): BASE += -mavx512vbmi -mamx-tile -mamx-bf16
+$(filter %_amx.o,$(kernels_OBJS)): BASE += -mavx512vbmi -mgfni -mamx-tile -mamx-bf16
 
 $(BUILD)/obj/%.o: %.c
 	$(call say,CC,$<)

@@ -62,6 +62,8 @@ struct amx {
 	uint32_t *p;	/* [row block][step][row][16] pairs of bf16, or see weigh_row() */
 	float *stage;	/* [16][ldacc]: rows of acc of which a neighbour must not be touched */
 	bool *ready;	/* few rows: work on the tile was done with the one before, see there */
+	uint32_t *failed;	/* few rows of 8 bits: of keys and of values, see widen_job */
+	uint32_t *half;		/* and where keys are, see few_bytes_half() */
 };
 
 static size_t extra_bytes(const struct kern_attn *at)
@@ -78,6 +80,8 @@ static struct amx scratch_of(const struct flash *f)
 	struct amx x;
 
 	x.ready = f->extra;
+	x.failed = (uint32_t *)f->extra + 1;
+	x.half = (uint32_t *)f->extra + 3;
 	x.k = (char *)f->extra + 64;
 	x.v = x.k + (size_t)FLASH_TILE * 2 * f->ldq;
 	x.stage = (float *)(void *)(x.v + (size_t)FLASH_TILE * 2 * f->ldacc);
@@ -204,6 +208,7 @@ static void load_q(const struct flash *f, void *to, uint64_t from)
 }
 
 #include "flash_amx_bytes.inc"
+#include "widen_shift.inc"
 
 /* Q^T of row block b: behind the rows themselves, which take half of the room for q. */
 static uint32_t *packed_q(const struct flash *f, uint32_t b)
@@ -213,8 +218,8 @@ static uint32_t *packed_q(const struct flash *f, uint32_t b)
 	return (uint32_t *)f->q + (size_t)(rows + b * AMX_ROWS) * row_words;
 }
 
-/* Palette 1: registers of 16 rows of 64 bytes, 4 to 7 of as many as there are. */
-static void configure(uint32_t rows)
+/* Palette 1: registers of 16 rows of 64 bytes, 4 to 7 (8 bits: and 1) of as many as there are. */
+static void configure(uint32_t rows, bool bytes)
 {
 	struct {
 		uint8_t palette, start_row, none[14];
@@ -224,8 +229,10 @@ static void configure(uint32_t rows)
 	uint32_t i;
 
 	for (i = 0; i < 8; i++) {
+		bool few = i > 3 || (bytes && i == 1);
+
 		config.bytes[i] = 64;
-		config.rows[i] = (uint8_t)(i < 4 || rows > AMX_ROWS ? AMX_ROWS : rows);
+		config.rows[i] = (uint8_t)(few && rows < AMX_ROWS ? rows : AMX_ROWS);
 	}
 	amx_barrier(&config);
 	_tile_loadconfig(&config);
@@ -236,10 +243,12 @@ static void begin(const struct flash *f)
 	uint32_t rows = nr_blocks(f) * AMX_ROWS, b, c;
 
 	*scratch_of(f).ready = false;
+	memset(scratch_of(f).failed, 0, 2 * sizeof(uint32_t));
+	*scratch_of(f).half = 0;
 	if (kern_head_rows(f->at) > FEW_ROWS)
-		configure(AMX_ROWS);
+		configure(AMX_ROWS, false);
 	else
-		configure(f->at->view.dtype == KERN_BF16 ? 2 * f->rows : f->rows);
+		configure(f->at->view.dtype == KERN_BF16 ? 2 * f->rows : f->rows, of_bytes(f));
 	memset((uint16_t *)f->q + (size_t)f->rows * f->ldq, 0,
 	       (size_t)(rows - f->rows) * f->ldq * 2);
 	for (b = 0; b < nr_blocks(f); b++)
@@ -400,13 +409,21 @@ VEC_INLINE vec exp2_floor(vec x)
 	return _mm512_scalef_ps(y, x);
 }
 
+/* What a score is to be multiplied by, and a value. */
+static float unit(const struct flash *f)
+{
+	bool few = kern_head_rows(f->at) <= FEW_ROWS;
+
+	return few && f->at->view.dtype == KERN_F8 ? E4M3_UNIT : 1;
+}
+
 /* What cannot be folded into the scale: soft-cap and ALiBi, and scales of tokens. A token seen is
  * never past the query, so that their distance is no negative number. */
 static void bias(const struct flash *f, uint32_t b, uint32_t r0, uint32_t r1, uint32_t t0,
 		 uint32_t t1)
 {
 	const struct kern_attn *at = f->at;
-	float slope[AMX_ROWS] = {0}, *s = block_scores(f, b);
+	float slope[AMX_ROWS] = {0}, *s = block_scores(f, b), scale = unit(f) * flash_scale(f);
 	uint32_t pos[AMX_ROWS] = {0}, i, r, t;
 
 	for (i = 0; i < AMX_ROWS; i++) {
@@ -417,8 +434,8 @@ static void bias(const struct flash *f, uint32_t b, uint32_t r0, uint32_t r1, ui
 		pos[i] = (uint32_t)kern_span(at, flash_seq(f, r), flash_query(f, r)).pos;
 	}
 	for (t = t0; t < t1; t++) {
-		float scale = f->k_scales ? flash_scale(f) * f->k_scales[t] : flash_scale(f);
-		vec x = vec_load(s + t * AMX_ROWS) * vec_set(scale);
+		vec x = vec_load(s + t * AMX_ROWS) *
+			vec_set(f->k_scales ? scale * f->k_scales[t] : scale);
 		int token = (int)kern_position(at, f->tile->pos[t]);
 		__m512i far = _mm512_sub_epi32(_mm512_loadu_si512(pos), _mm512_set1_epi32(token));
 
@@ -551,7 +568,7 @@ VEC_INLINE void softmax_by(struct flash *f, uint32_t r0, uint32_t r1, uint32_t t
 		if (biased)
 			bias(f, b, r0, r1, t0, t1);
 		w.lanes = block_lanes(b, r0, r1);
-		block(f, b, biased ? 1 : flash_scale(f), &w);
+		block(f, b, biased ? 1 : unit(f) * flash_scale(f), &w);
 	}
 }
 
@@ -861,7 +878,7 @@ static bool permitted(void)
 static bool usable(void)
 {
 	return kern_ops_avx512_bf16.usable() && __builtin_cpu_supports("avx512vbmi") &&
-	       cpu_has_amx() && permitted();
+	       __builtin_cpu_supports("gfni") && cpu_has_amx() && permitted();
 }
 
 static bool fast(const struct kern_attn *at)
