@@ -11,8 +11,8 @@
  *             each token and head (in the page, behind the rows).
  * Invariants: every implementation gives the same out and LSE within the tolerances of
  *             docs/testing.md: relative L2 of out 3e-3 with bf16 queries (5e-3 below 512 elements,
- *             and KERN_AMX on 8-bit rows with scales of tokens or KERN_F8_DS), 1e-3 with f16, 1e-5
- *             with f32; elements 8e-4 (that KERN_F8_DS: 1.2e-3) or 2.01/128 of themselves.
+ *             and KERN_AMX on KERN_F8_DS), 1e-3 with f16, 1e-5 with f32; elements 8e-4 (that
+ *             KERN_F8_DS: 1.2e-3) or 2.01/128 of themselves.
  *             A query never uses a row it does not see, whatever its bytes (NaN included); the PTE
  *             of a page no query sees is never read. An infinity or NaN of a row that is seen
  *             reaches, from K, the scores of the queries that see it, from V its own column of

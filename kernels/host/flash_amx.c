@@ -467,15 +467,22 @@ struct amx_weigh {
 	uint64_t seen;		/* [t0, t1) as bits */
 	__mmask16 lanes;
 	const float *k_scales, *v_scales;	/* of tokens, or NULL */
+	const vec *scaled;	/* weights times v_scales of the tile, summed; or NULL */
+	vec over;		/* what they are to be multiplied by */
 };
+
+#define LEAST_TOP 0x1p-120f	/* of which the inverse is finite */
 
 /* Adds the weight of token t to sum and returns it times the scale of its value. */
 VEC_INLINE vec weight(const struct amx_weigh *w, const float *s, uint32_t t, const bool whole,
 		      vec *sum)
 {
-	vec p = exp2_floor(_mm512_fmsub_ps(vec_load(s + t * AMX_ROWS), w->scale, w->base));
 	__mmask16 lanes = whole || (t >= w->t0 && t < w->t1) ? w->lanes : 0;
+	vec p;
 
+	if (w->scaled)
+		return w->scaled[t] * w->over;
+	p = exp2_floor(_mm512_fmsub_ps(vec_load(s + t * AMX_ROWS), w->scale, w->base));
 	p = _mm512_maskz_mov_ps(lanes, p);
 	*sum += p;
 	if (w->v_scales)
@@ -530,16 +537,42 @@ static void add_sum(const struct flash *f, uint32_t b, __mmask16 lanes, vec sum)
 	_mm512_mask_storeu_ps(to, lanes, sum);
 }
 
+/* Scales of tokens make the weight that counts most one that bf16 rounds, and with few tokens that
+ * is the error of the result. So weights are divided by the largest so far, which then is 1, and
+ * acc is of such weights until the chunk is done. */
+static void weigh_scaled(const struct flash *f, uint32_t b, const float *s, struct amx_weigh *w,
+			 vec *scaled)
+{
+	float *alpha_at = f->alpha + b * AMX_ROWS, *top_at = f->top + b * AMX_ROWS;
+	vec sum = vec_set(0), top = vec_set(LEAST_TOP), had;
+	uint32_t t, end = (w->t1 + AMX_WIDE - 1) / AMX_WIDE * AMX_WIDE;
+
+	w->scaled = NULL;
+	for (t = w->t0 / AMX_WIDE * AMX_WIDE; t < end; t++) {
+		scaled[t] = weight(w, s, t, false, &sum);
+		top = vec_max(scaled[t], top);
+	}
+	add_sum(f, b, w->lanes, sum);
+	had = vec_load(top_at) * vec_load(alpha_at);
+	top = vec_max(had, top);
+	_mm512_mask_storeu_ps(top_at, w->lanes, top);
+	_mm512_mask_storeu_ps(alpha_at, w->lanes, had / top);
+	w->scaled = scaled;
+	w->over = vec_set(1) / top;
+}
+
 static void softmax_block(const struct flash *f, uint32_t b, float scale, struct amx_weigh *w)
 {
 	const float *s = block_scores(f, b);
 	uint32_t *p = scratch_of(f).p + (size_t)b * AMX_STEPS * 256;
-	vec sum = vec_set(0);
+	vec sum = vec_set(0), scaled[FLASH_TILE];
 	uint32_t t;
 
 	if (b == 0)
 		ahead(f, AHEAD_SCORES, AHEAD_SOFTMAX);
 	new_max(f, b, scale, w);
+	if (w->v_scales)
+		weigh_scaled(f, b, s, w, scaled);
 	for (t = w->t0 / AMX_WIDE * AMX_WIDE; t < w->t1; t += AMX_WIDE) {
 		uint32_t *to = p + t * AMX_ROWS / 2;
 
@@ -548,7 +581,8 @@ static void softmax_block(const struct flash *f, uint32_t b, float scale, struct
 		else
 			sum += weigh_step(w, s, t, to, false);
 	}
-	add_sum(f, b, w->lanes, sum);
+	if (!w->v_scales)
+		add_sum(f, b, w->lanes, sum);
 }
 
 /* by_token: block sees to the scales of tokens, unless bias() has */

@@ -241,12 +241,40 @@ static void alone_and_in_a_batch(void **state)
 	}
 }
 
+/* The weight that counts most is exact whatever the scale of its row: there is no error of its own
+ * in a call that sees one token, or little else. One and many rows of queries. */
+static void the_heaviest_weight_is_exact(void **state)
+{
+	uint32_t i;
+
+	(void)state;
+	for (i = 0; i < 240; i++) {
+		struct attn_case c = {
+			.dtype = i & 1 ? KERN_I8 : KERN_F8,
+			.scale = KERN_SCALE_TOKEN,
+			.q_dtype = KERN_BF16,
+			.kv_heads = 2,
+			.group = i & 2 ? 4 : 24,
+			.dk = 128,
+			.spread = i & 4 ? 20 : 0,
+			.len = { i & 4 ? 200 : 1 },
+			.seed = i,
+		};
+
+		attn_build(&c);
+		attn_for_each_impl(impl)
+			attn_expect(&c, impl);
+		attn_free(&c);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(all_kinds),	     cmocka_unit_test(groups_and_queries),
 		cmocka_unit_test(each_place),	     cmocka_unit_test(nan_at_each_place),
 		cmocka_unit_test(alone_and_in_a_batch),
+		cmocka_unit_test(the_heaviest_weight_is_exact),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -497,18 +497,16 @@ static inline size_t attn_gaps_spoilt(const struct attn_case *c, uint32_t width)
 static inline void attn_limits(const struct attn_case *c, enum kern_impl impl, double *l2,
 			       double *element)
 {
-	bool ds = c->dtype == KERN_F8_DS;
-	/* KERN_AMX rounds p times a row's scale to bf16 where it has bf16 products only */
-	bool scaled = impl == KERN_AMX && c->q_dtype == KERN_BF16 &&
-		      (ds || c->scale == KERN_SCALE_TOKEN);
+	/* KERN_AMX rounds values with their scales to bf16 */
+	bool ds = impl == KERN_AMX && c->q_dtype == KERN_BF16 && c->dtype == KERN_F8_DS;
 	/* bf16 rounds out, and may round p: both average out over many elements only */
 	bool short_call = c->out_rows * kern_out_width(&c->at.view) < 512;
 
 	*l2 = c->q_dtype == KERN_F32	 ? 1e-5
 	      : c->q_dtype == KERN_F16	 ? 1e-3
-	      : scaled || short_call	 ? 5e-3
+	      : ds || short_call	 ? 5e-3
 					 : 3e-3;
-	*element = scaled && ds ? 1.2e-3 : 8e-4;
+	*element = ds ? 1.2e-3 : 8e-4;
 }
 
 static inline bool attn_matches(const struct attn_case *c, enum kern_impl impl)
