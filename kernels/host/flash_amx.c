@@ -543,8 +543,8 @@ static void add_sum(const struct flash *f, uint32_t b, __mmask16 lanes, vec sum)
 static void weigh_scaled(const struct flash *f, uint32_t b, const float *s, struct amx_weigh *w,
 			 vec *scaled)
 {
-	float *alpha_at = f->alpha + b * AMX_ROWS, *top_at = f->top + b * AMX_ROWS;
-	vec sum = vec_set(0), top = vec_set(LEAST_TOP), had;
+	float *alpha_at = f->alpha + b * AMX_ROWS, *over_at = f->over + b * AMX_ROWS;
+	vec sum = vec_set(0), top = vec_set(LEAST_TOP), over = vec_load(over_at), had;
 	uint32_t t, end = (w->t1 + AMX_WIDE - 1) / AMX_WIDE * AMX_WIDE;
 
 	w->scaled = NULL;
@@ -553,12 +553,12 @@ static void weigh_scaled(const struct flash *f, uint32_t b, const float *s, stru
 		top = vec_max(scaled[t], top);
 	}
 	add_sum(f, b, w->lanes, sum);
-	had = vec_load(top_at) * vec_load(alpha_at);
+	had = vec_select((veci)(over > vec_set(0)), vec_load(alpha_at) / over, vec_set(0));
 	top = vec_max(had, top);
-	_mm512_mask_storeu_ps(top_at, w->lanes, top);
-	_mm512_mask_storeu_ps(alpha_at, w->lanes, had / top);
 	w->scaled = scaled;
 	w->over = vec_set(1) / top;
+	_mm512_mask_storeu_ps(over_at, w->lanes, w->over);
+	_mm512_mask_storeu_ps(alpha_at, w->lanes, had / top);
 }
 
 static void softmax_block(const struct flash *f, uint32_t b, float scale, struct amx_weigh *w)
