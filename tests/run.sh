@@ -158,7 +158,7 @@ part_san() {
 	make -s -j"$j" BUILD="$build/asan" SAN=address,undefined OPT=-O1 tests-unit \
 		all "$build/asan/tests/mmsim" "$build"/asan/tests/e2e/{churn,churn-hooked,kill} >"$log/make" 2>&1 || { count "$log/make" 1 "asan build"; return; }
 	export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
-	ATTN_CASES=500 units "$build/asan" "asan " . 600
+	ATTN_CASES=200 units "$build/asan" "asan " . 600
 	run 300 "asan sim" "$build/asan/tests/mmsim" --seeds 1..6 --ops 3000
 	for t in text share kill demo; do
 		KILL_POINTS=6 run 600 "asan e2e $t" "tests/e2e/$t.sh" "$build/asan"
