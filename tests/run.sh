@@ -170,7 +170,7 @@ part_san() {
 }
 
 # Under valgrind these take minutes each; make soak runs them.
-slow_under_valgrind='ipc/ring_test|kernels/(attn_random|attn_edge|plan)_test|kvgen/(engine|forward)_test|mm/(random|wait|squeeze|fair|compact)_test|libkv/(queue|seq_model|seq_remote)_test'
+slow_under_valgrind='ipc/ring_test|kernels/(attn_random|attn_edge|attn_infinite|plan)_test|kvgen/(engine|forward)_test|mm/(random|wait|squeeze|fair|compact)_test|libkv/(queue|seq_model|seq_remote|attn_reuse)_test'
 # valgrind takes io_uring_enter() for a call that does not block, and hangs: no test with a daemon.
 no_valgrind=$(grep -l 'raw_client\.h' tests/unit/*/*_test.c |
 	sed 's,^tests/unit/,,; s,\.c$,,' | paste -sd'|')
