@@ -305,6 +305,7 @@ static inline void attn_build_q(struct attn_case *c)
 	c->out_elems = at->out_stride_seq * c->batch;
 	c->q = attn_alloc(c->q_elems * 4);
 	c->out = attn_alloc(c->out_elems * 4);
+	memset(c->out, 0, c->out_elems * 4); /* its gaps are compared too */
 	memset(c->q, 0xff, c->q_elems * 4);
 	for (seq = 0; seq < c->batch; seq++)
 		for (tok = 0; tok < c->q_len; tok++)
