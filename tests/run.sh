@@ -176,6 +176,8 @@ no_valgrind=$(grep -l 'raw_client\.h' tests/unit/*/*_test.c |
 	sed 's,^tests/unit/,,; s,\.c$,,' | paste -sd'|')
 # oneDNN's generated AVX2 code reads a vector past its own packed block and throws it away.
 no_valgrind+='|libkv/mla_layer_test'
+# It has 1,024 threads, valgrind 500.
+no_valgrind+='|libkv/threads_test'
 
 valgrind_units() {	# valgrind_units PATTERN LIMIT
 	local VALGRIND="valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite
@@ -193,7 +195,8 @@ part_valgrind() {
 	valgrind_units "^(?!$slow_under_valgrind|$no_valgrind)" 300
 	echo "  skip    valgrind of the session tests: it does not let io_uring_enter() block (ASan and TSan run them)"
 	echo "  skip    valgrind of the MLA layer: oneDNN's generated code reads past its own blocks (ASan runs it)"
-	skipped=$((skipped + 2))
+	echo "  skip    valgrind of libkv's threads: there are more than it can have (TSan and ASan run them)"
+	skipped=$((skipped + 3))
 }
 
 part_soak() {
