@@ -143,7 +143,8 @@ static uint64_t would_be_unmet(const struct mm *mm, const struct cache *c, uint3
 		sum += (unsigned __int128)core_less(promise_extents(c, g, min_pages), has) *
 		       c->need[g][device];
 	}
-	return sum > 1ull << 62 ? 3ull << 61 : (uint64_t)sum;	/* more than any pool */
+	/* More than any pool, and with the others of a sum still below 2^64. */
+	return sum > 1ull << 62 ? 3ull << 61 : (uint64_t)sum;
 }
 
 /* Bytes by which the tenant's max (within) or else the pool is too small for the promise. */

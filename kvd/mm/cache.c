@@ -119,7 +119,6 @@ static void set_geometry(const struct mm *mm, struct cache *c)
 		if (d->group[g].opaque)
 			c->tails = false;
 	}
-	c->whole_tails = c->state_mask;	/* a snapshot is for exactly its length */
 	for (uint32_t s = 0; s < d->nr_shards; s++) {
 		c->device_mask |= 1u << d->shard[s].device;
 		c->scrub |= mm->cfg.device[d->shard[s].device].scrub;

@@ -37,7 +37,7 @@ struct cache {
 	uint64_t need[MM_MAX_GROUPS][MM_MAX_DEVICES];	/* bytes an extent takes of each device */
 	uint32_t window_mask, full_mask, state_mask;	/* groups of each kind */
 	uint32_t device_mask;
-	bool tails, whole_tails; /* a match inside a page is possible; of all its tokens only */
+	bool tails;			/* a match inside a page is possible */
 	bool scrub;			/* on some device: orphans are not adopted */
 	struct list binds, orphans;	/* of engines; without */
 	uint32_t children;		/* root of the nodes without parent */

@@ -170,8 +170,8 @@ static void find_tail(const struct mm *mm, struct hit *h, const struct node_quer
 	for (uint32_t i = 0; i < 2; i++) {
 		uint32_t match = near[i] && whole(mm, c, near[i]) ? node_match(mm, near[i], q) : 0;
 
-		if (c->whole_tails && match && match < node_at(mm, near[i])->nr_tokens)
-			continue;
+		if (c->state_mask && match && match < node_at(mm, near[i])->nr_tokens)
+			continue;	/* a snapshot is for exactly its length */
 		if (match > h->tail_tokens) {
 			h->tail = near[i];
 			h->tail_tokens = match;
