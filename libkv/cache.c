@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "call.h"
+#include "digest.h"
 #include "scale.h"
 
 #define OPEN_TRIES	20u
@@ -15,10 +16,7 @@
 
 static void put_u32(SHA2_CTX *sha, uint32_t v)
 {
-	const uint8_t b[4] = { (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16),
-			       (uint8_t)(v >> 24) };
-
-	SHA256Update(sha, b, sizeof(b));
+	digest_le(sha, v, sizeof(v));
 }
 
 static void put_text(SHA2_CTX *sha, const char *text)

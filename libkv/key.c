@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "digest.h"
 #include "err.h"
 #include "key.h"
 
@@ -53,21 +54,11 @@ static int slot_order(const void *pa, const void *pb)
 	return order ? order : compare(a->index, b->index);
 }
 
-static void put_le(SHA256_CTX *ctx, uint64_t value, unsigned int bytes)
-{
-	uint8_t le[8];
-	unsigned int i;
-
-	for (i = 0; i < bytes; i++)
-		le[i] = (uint8_t)(value >> 8 * i);
-	SHA256Update(ctx, le, bytes);
-}
-
 static void put_field(SHA256_CTX *ctx, const struct slot *slot, const struct kv_key *key)
 {
-	put_le(ctx, slot->kind, 4);
-	put_le(ctx, slot->place, 4);
-	put_le(ctx, key->bytes, 8);
+	digest_le(ctx, slot->kind, 4);
+	digest_le(ctx, slot->place, 4);
+	digest_le(ctx, key->bytes, 8);
 	SHA256Update(ctx, key->data, key->bytes);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "digest.h"
 #include "scale.h"
 
 static uint32_t heads_of(const struct kv_layout *l)
@@ -51,14 +52,9 @@ static bool put_array(SHA2_CTX *sha, const struct kv_layout *l, const float *sca
 
 	for (i = 0; i < l->layers * heads_of(l); i++) {
 		float f = scale ? scale[i] : 1;
-		uint8_t b[4];
 
 		memcpy(&bits, &f, sizeof(bits));
-		b[0] = (uint8_t)bits;
-		b[1] = (uint8_t)(bits >> 8);
-		b[2] = (uint8_t)(bits >> 16);
-		b[3] = (uint8_t)(bits >> 24);
-		SHA256Update(sha, b, sizeof(b));
+		digest_le(sha, bits, sizeof(bits));
 		other = other || f < 1 || f > 1;
 	}
 	return other;
