@@ -190,8 +190,8 @@ struct kern_store {
  * to infinity. 8-bit elements are divided by their scale and saturate (int8: NaN is 0);
  * KERN_SCALE_TOKEN, and KERN_F8_DS for each 128, take max |finite element| / 448 (int8: / 127) as
  * the scale, 1 if that maximum is 0. -EINVAL for a bad view, a scale that is not above 0 or not
- * finite, tokens beyond 2^32, a rope that does
- * not fit the rows or a position its tables do not have. Nothing is written on error. */
+ * finite, tokens beyond 2^32, a rope that does not fit the rows or a position its tables do not
+ * have. Nothing is written on error. */
 int kern_store(const struct kern_store *);
 
 /* Pages of one sequence, to read rows from or convert them into. */
