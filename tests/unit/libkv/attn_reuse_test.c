@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* One plan for all layers of a step: the bits of calls of their own, by an engine's threads and by
  * libkv's; a plan that no longer holds is refused, one that still does is not. */
-#include <pthread.h>
-#include <stdatomic.h>
 
 #include "seq_fixture.h"
 
@@ -120,35 +118,6 @@ static void expect(uint32_t layer, uint32_t q_len)
 	memset(lse, 0x5a, sizeof(lse));
 }
 
-struct engine {
-	struct kv_attn_plan *plan;
-	_Atomic uint32_t next, failed;
-};
-
-static void *engine_thread(void *arg)
-{
-	struct engine *e = arg;
-	uint32_t i;
-
-	while ((i = atomic_fetch_add(&e->next, 1)) < kv_attn_items(e->plan))
-		if (kv_attn_item(e->plan, i))
-			atomic_store(&e->failed, 1);
-	return NULL;
-}
-
-static void run_items(struct kv_attn_plan *plan, uint32_t nr)
-{
-	struct engine e = {.plan = plan};
-	pthread_t thread[4];
-	uint32_t i;
-
-	for (i = 0; i < nr; i++)
-		assert_int_equal(pthread_create(&thread[i], NULL, engine_thread, &e), 0);
-	for (i = 0; i < nr; i++)
-		pthread_join(thread[i], NULL);
-	assert_false(atomic_load(&e.failed));
-}
-
 static void all_layers(uint32_t q_len, uint32_t threads, bool own)
 {
 	struct kv_attn_plan *plan = NULL;
@@ -161,7 +130,7 @@ static void all_layers(uint32_t q_len, uint32_t threads, bool own)
 			 : kv_attn_plan_pages(f.cache, &a, ptes, lens, threads, &plan));
 		memset(&a, 0xff, sizeof(a)); /* was copied */
 		if (own)
-			run_items(plan, threads);
+			fix_run_items(plan, threads);
 		else
 			ok(kv_attn_run(plan));
 		expect(layer, q_len);

@@ -9,8 +9,10 @@
 #define SEQ_FIXTURE_H
 
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -241,6 +243,39 @@ FIX void fix_verify(struct fix *f, struct kv_seq *s, uint32_t salt, uint32_t upt
 				fix_verify_row(f, s, g, layer, pos, h);
 		}
 	}
+}
+
+/* ---- an engine's own threads ---- */
+
+struct fix_items {
+	struct kv_attn_plan *plan;
+	_Atomic uint32_t next, failed;
+};
+
+FIX void *fix_items_thread(void *arg)
+{
+	struct fix_items *e = arg;
+	uint32_t i;
+
+	while ((i = atomic_fetch_add(&e->next, 1)) < kv_attn_items(e->plan))
+		if (kv_attn_item(e->plan, i))
+			atomic_store(&e->failed, 1);
+	return NULL;
+}
+
+/* All items of a plan on nr threads of the test's. */
+FIX void fix_run_items(struct kv_attn_plan *plan, uint32_t nr)
+{
+	struct fix_items e = {.plan = plan};
+	pthread_t thread[8];
+	uint32_t i;
+
+	assert_true(nr <= 8);
+	for (i = 0; i < nr; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, fix_items_thread, &e), 0);
+	for (i = 0; i < nr; i++)
+		pthread_join(thread[i], NULL);
+	assert_false(atomic_load(&e.failed));
 }
 
 #endif
