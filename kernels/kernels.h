@@ -65,7 +65,7 @@ enum kern_impl {
 	KERN_AVX2,	  /* AVX2 + FMA + F16C */
 	KERN_AVX512,	  /* AVX-512 F/BW/VL/DQ, fp32 arithmetic */
 	KERN_AVX512_BF16, /* and AVX512-BF16 products where cache and q are bf16 */
-	KERN_AMX,	  /* and AMX-BF16 tiles where q is bf16, the cache too or of 8 bits */
+	KERN_AMX,	  /* and AMX-BF16, VBMI, GFNI: tiles where q is bf16, rows too or bytes */
 	KERN_NR_IMPL,
 };
 
